@@ -332,6 +332,12 @@ clt_status clt_model_logits(clt_model *m, const int32_t *tokens, int64_t len, in
     return m->family->logits(m, tokens, len, first, rows, logits);
 }
 
+clt_status clt_model_next(clt_model *m, const clt_model_text *text, int64_t n, float *logits) {
+    if (!m->family->next)
+        return clt_error(CLT_BAD_CONFIG, "models of the family '%s' do not generate text", m->family->name);
+    return m->family->next(m, text, n, logits);
+}
+
 clt_status clt_model_span_logits(clt_model *m, const int32_t *tokens, int64_t samples, int64_t len,
                                  const clt_model_span *span, clt_model_logits_fn fn, void *ctx) {
     if (!m->family->span_logits)

@@ -124,10 +124,11 @@ typedef enum {
 } clt_recompute;
 
 typedef struct {
-    int64_t microbatch;      /* samples at most */
-    int64_t seq;             /* T of every sample */
-    bool training;           /* false: forward only */
-    bool cache;              /* clt_model_logits caches keys and values (microbatch 1, forward only) */
+    int64_t microbatch; /* samples at most */
+    int64_t seq;        /* T of every sample */
+    bool training;      /* false: forward only */
+    int64_t texts;      /* places for texts that grow, whose keys and values are cached (microbatch 1, forward
+                           only); 0: none */
     clt_recompute recompute; /* training only */
     clt_numerics numerics;
     clt_dtype type; /* of activations, their gradients and the weights that GEMMs read; residuals, statistics,
@@ -197,11 +198,25 @@ clt_status clt_model_train(clt_model *m, const clt_model_pass *p);
 clt_status clt_model_eval(clt_model *m, const clt_model_pass *p, int64_t *correct);
 
 /* Forward over `len` <= seq tokens of one text; writes the logits of positions [first, first + rows) into
- * host memory [rows, V]. Waits. With shape.cache the common prefix of this text and the previous call's is
- * not recomputed, except for the requested rows; in exact numerics the logits are bit-identical to those
- * without the cache. The weights must not change between such calls. */
+ * host memory [rows, V]. Waits. With shape.texts the common prefix of this text and the one in place 0 is not
+ * recomputed, except for the requested rows, and the text takes that place; in exact numerics the logits are
+ * bit-identical to those without the cache. The weights must not change between such calls. */
 clt_status clt_model_logits(clt_model *m, const int32_t *tokens, int64_t len, int64_t first, int64_t rows,
                             float *logits);
+
+/* A text that grows, in place 0 ... shape.texts - 1. */
+typedef struct {
+    int64_t place;
+    const int32_t *tokens;
+    int64_t len; /* 1 ... seq */
+} clt_model_text;
+
+/* The logits behind the last token of each of n texts in different places, into host memory [n, V]. Waits.
+ * Texts that have one token more than the previous call of their place go together, so that all of them read
+ * the weights once; others first take a pass of their own over their new tokens. In exact numerics the logits
+ * are bit-identical to those of clt_model_logits; numerics fast on GPUs uses kernels for this
+ * (clt_op_linear.h, clt_op_attention_step.h). 1 <= n <= shape.texts. */
+clt_status clt_model_next(clt_model *m, const clt_model_text *text, int64_t n, float *logits);
 
 /* Positions first ... end - 1 of a text. */
 typedef struct {
@@ -215,7 +230,7 @@ typedef clt_status (*clt_model_logits_fn)(void *ctx, int64_t first, int64_t rows
 /* Forward over `samples` <= microbatch texts of `len` <= seq tokens each, tokens [samples, len]; passes the
  * logits of each text's span, one behind the other and some rows at a time, to fn. No position depends on
  * later ones, so that a shorter text may be filled up with any token. In exact numerics the logits of a text
- * do not depend on the other texts or on len. Not with shape.cache. */
+ * do not depend on the other texts or on len. Not with shape.texts. */
 clt_status clt_model_span_logits(clt_model *m, const int32_t *tokens, int64_t samples, int64_t len,
                                  const clt_model_span *span, clt_model_logits_fn fn, void *ctx);
 

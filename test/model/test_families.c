@@ -244,7 +244,7 @@ static void cached_logits_agree(void **state) {
     (void)state;
     for (size_t i = 0; i < CLT_COUNT_OF(sets); i++) {
         golden g = {.set = sets[i]};
-        open_golden(&g, "hf", (clt_model_shape){.microbatch = 1, .cache = true});
+        open_golden(&g, "hf", (clt_model_shape){.microbatch = 1, .texts = 1});
         const size_t V = (size_t)g.V;
         size_t n;
         double worst = 0;

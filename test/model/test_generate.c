@@ -3,7 +3,9 @@
 #include <math.h>
 #include <string.h>
 
+#include "runtime/model/mpt/clt_mpt_internal.h"
 #include "runtime/ops/clt_variant.h"
+#include "runtime/ops/ref/clt_ref.h"
 #include "runtime/train/run/clt_generate.h"
 #include "test/test_util.h"
 
@@ -52,7 +54,7 @@ static void open_pair(pair *p, const char *text, int device) {
     fill_weights(p);
     clt_model_shape shape = {.microbatch = 1, .seq = T};
     tu_assert_ok(clt_model_create(p->cfg, &shape, tu_ops(device), p->weights, NULL, &p->again), "model");
-    shape.cache = true;
+    shape.texts = 1;
     tu_assert_ok(clt_model_create(p->cfg, &shape, tu_ops(device), p->weights, NULL, &p->keeps), "model");
     p->got = clt_malloc(T * VOCAB * sizeof(float));
     p->want = clt_malloc(T * VOCAB * sizeof(float));
@@ -104,14 +106,135 @@ static void logits_are_the_same_words(void **state) {
         }
 }
 
+/* Texts that grow together, each from its own length on, one of them by two tokens at a time; `places` of one
+ * model against a model without a cache. Compares the logits of all of them with `same`. */
+enum { TEXTS = 5 };
+typedef void (*compare_fn)(const float *got, const float *want);
+
+static void grow_together(pair *p, clt_model *together, compare_fn same) {
+    int32_t tokens[TEXTS][T];
+    clt_model_text text[TEXTS];
+    for (int i = 0; i < TEXTS; i++) {
+        for (int t = 0; t < T; t++)
+            tokens[i][t] = (int32_t)tu_random_below(50 + (uint64_t)i, (uint64_t)t, VOCAB);
+        text[i] = (clt_model_text){(i + 2) % TEXTS, tokens[i], 1 + 11 * i};
+    }
+    for (int round = 0; round < 12; round++) {
+        const int64_t n = round == 7 ? 2 : TEXTS; /* then the others are a token behind */
+        tu_assert_ok(clt_model_next(together, text, n, p->got), "together");
+        for (int64_t i = 0; i < n; i++) {
+            tu_assert_ok(clt_model_logits(p->again, text[i].tokens, text[i].len, text[i].len - 1, 1, p->want),
+                         "alone");
+            same(p->got + i * VOCAB, p->want);
+        }
+        for (int i = 0; i < TEXTS; i++) text[i].len += i == 3 ? 2 : 1;
+    }
+}
+
+static void same_words(const float *got, const float *want) {
+    if (memcmp(got, want, VOCAB * sizeof *got) != 0) tu_assert_words("logits", got, want, VOCAB);
+}
+
+static void texts_grow_together(void **state) {
+    (void)state;
+    for (int d = 0; d < tu_device_count(); d++)
+        for (size_t i = 0; i < CLT_COUNT_OF(models); i++) {
+            pair p = {0};
+            clt_model *together;
+            tu_assert_ok(clt_variant_force(tu_ops(d), "attention", i == WINDOWED ? "portable" : NULL),
+                         "force");
+            open_pair(&p, models[i], d);
+            const clt_model_shape shape = {.microbatch = 1, .seq = T, .texts = TEXTS};
+            tu_assert_ok(clt_model_create(p.cfg, &shape, tu_ops(d), p.weights, NULL, &together), "model");
+            grow_together(&p, together, same_words);
+            clt_model_destroy(together);
+            close_pair(&p);
+        }
+}
+
+/* Numerics fast with the kernels for steps (clt_mpt_step.c), forced on CPUs: logits within a part of their
+ * size of the exact ones, for weights that both types can hold. */
+static const char *const fast_models[] = {
+    "{'n_layers': 2, 'attn_config': {'alibi': true, 'softmax_scale': 0.3}}",
+    "{'n_layers': 3, 'norm_type': 'rmsnorm', 'no_bias': true, 'ffn_config': {'ffn_type': 'mptglu', "
+    "'ffn_hidden_size': "
+    "96, 'ffn_act_fn': {'name': 'silu'}}, 'attn_config': {'rope': true, 'rope_impl': "
+    "'hf', "
+    "'fused_qkv': false, 'attn_type': 'grouped_query_attention', 'kv_n_heads': 2, 'sliding_window_size': "
+    "40}}",
+    "{'n_layers': 3, 'parallel_residual': true, 'attn_config': {'rope': true, 'rope_impl': 'hf', "
+    "'rope_fraction': 0.5, 'attn_logit_softcapping': 20, 'attn_temperature_tuning': {'floor_scale': 16, "
+    "'attn_scale': 0.1}}, 'block_overrides': {'order': [{'name': 'default', 'repeat': 2}, {'name': 'r'}], "
+    "'overrides': {'r': {'attn_config': {'reuse_kv_layer_idx': -2}}}}}"};
+
+static double tolerance;
+static void about_same(const float *got, const float *want) {
+    double most = 0;
+    for (int i = 0; i < VOCAB; i++) most = fmax(most, fabs((double)want[i]));
+    for (int i = 0; i < VOCAB; i++)
+        if (!(fabs((double)got[i] - (double)want[i]) <= tolerance * most))
+            fail_msg("logit %d is %g instead of %g (largest %g)", i, (double)got[i], (double)want[i], most);
+}
+
+static void fast_text(clt_ops *fast, const char *text, int device, clt_dtype type) {
+    pair p = {0};
+    clt_model *together;
+    clt_slab *narrow = NULL;
+    open_pair(&p, text, device);
+    const uint64_t total = p.table.total;
+    float *x = clt_malloc(total * sizeof *x);
+    tu_assert_ok(clt_slab_read(p.weights, 0, x, total), "weights");
+    clt_ref_round(CLT_BF16, x, total);
+    tu_assert_ok(clt_slab_write(p.weights, 0, x, total), "weights");
+    if (type) {
+        tu_assert_ok(clt_slab_create_narrow(tu_device(device), p.weights, "narrow", &narrow), "narrow");
+        tu_assert_ok(clt_op_cast(fast, clt_tensor_vector(clt_slab_part(p.weights, 0), CLT_F32),
+                                 clt_tensor_vector(clt_slab_part(narrow, 0), type), total),
+                     "cast");
+    }
+    const clt_model_shape shape = {.microbatch = 1,
+                                   .seq = T,
+                                   .texts = TEXTS,
+                                   .numerics = CLT_FAST,
+                                   .type = type,
+                                   .narrow_embeddings = type != 0};
+    tu_assert_ok(clt_model_create(p.cfg, &shape, fast, p.weights, narrow, &together), "model");
+    tolerance = type ? 0.04 : 1e-5;
+    grow_together(&p, together, about_same);
+    assert_int_equal(((clt_mpt *)together)->fused, 1);
+    clt_model_destroy(together);
+    clt_slab_destroy(narrow);
+    clt_free(x);
+    close_pair(&p);
+}
+
+static void fast_steps_agree(void **state) {
+    (void)state;
+    for (int d = 0; d < tu_device_count(); d++) {
+        clt_ops *fast;
+        clt_ops_params params = clt_ops_params_default();
+        params.numerics = CLT_FAST;
+        tu_assert_ok(clt_ops_create(tu_device(d), &params, &fast), "clt_ops_create");
+        tu_assert_ok(clt_variant_force(fast, "linear", "rows"), "force");
+        tu_assert_ok(clt_variant_force(fast, "attention_step", "step"), "force");
+        tu_assert_ok(clt_variant_force(tu_ops(d), "attention", "portable"), "force");
+        tu_assert_ok(clt_variant_force(fast, "attention", "portable"), "force");
+        for (size_t i = 0; i < CLT_COUNT_OF(fast_models); i++) {
+            fast_text(fast, fast_models[i], d, CLT_F32);
+            fast_text(fast, fast_models[i], d, CLT_BF16);
+        }
+        clt_ops_destroy(fast);
+    }
+}
+
 /* The plan counts the cache: keys and values of 4 heads of 16 elements, 72 positions, 2 blocks. */
 static void the_plan_counts_it(void **state) {
     (void)state;
     clt_model_memory with, without;
-    clt_model_shape shape = {.microbatch = 1, .seq = T};
+    clt_model_shape shape = {.microbatch = 1, .seq = T, .texts = 1};
     clt_model_config *cfg = read_config(models[0]);
     tu_assert_ok(clt_model_plan(cfg, &shape, CLT_DEVICE_CPU, &without), "plan");
-    shape.cache = true;
+    shape.texts = 2;
     tu_assert_ok(clt_model_plan(cfg, &shape, CLT_DEVICE_CPU, &with), "plan");
     assert_int_equal(with.total - without.total, 2 * T * 2 * 4 * 16 * sizeof(float));
     clt_model_config_free(cfg);
@@ -193,9 +316,12 @@ static void repetition_is_penalized_once(void **state) {
 
 int main(int argc, char **argv) {
     tu_init(argc, argv);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(logits_are_the_same_words), cmocka_unit_test(the_plan_counts_it),
-        cmocka_unit_test(the_largest_are_drawn_from), cmocka_unit_test(the_nucleus_is_drawn_from),
-        cmocka_unit_test(repetition_is_penalized_once)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(logits_are_the_same_words),
+                                       cmocka_unit_test(texts_grow_together),
+                                       cmocka_unit_test(fast_steps_agree),
+                                       cmocka_unit_test(the_plan_counts_it),
+                                       cmocka_unit_test(the_largest_are_drawn_from),
+                                       cmocka_unit_test(the_nucleus_is_drawn_from),
+                                       cmocka_unit_test(repetition_is_penalized_once)};
     return tu_run(tests, CLT_COUNT_OF(tests));
 }

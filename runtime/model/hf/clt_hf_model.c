@@ -226,6 +226,7 @@ const clt_model_family clt_hf_model_family = {
     .train = clt_mpt_train,
     .eval = clt_mpt_eval,
     .logits = clt_mpt_logits,
+    .next = clt_mpt_next,
     .span_logits = clt_mpt_span_logits,
     .activation = clt_mpt_activation,
 };

@@ -105,6 +105,7 @@ const clt_model_family clt_mpt_family = {
     .train = clt_mpt_train,
     .eval = clt_mpt_eval,
     .logits = clt_mpt_logits,
+    .next = clt_mpt_next,
     .span_logits = clt_mpt_span_logits,
     .activation = clt_mpt_activation,
 };

@@ -186,14 +186,15 @@ static clt_status make_qkv(clt_mpt *m, int64_t R, int layer) {
     return clt_model_made(&m->base, m->type, a->qkv, (uint64_t)(R * W), "block %d: norms of q and k", layer);
 }
 
-/* A table with `cols` values a position, from the pass's first position on. */
-static clt_ref from_past(const clt_mpt *m, clt_ref table, int64_t cols) {
+/* A table with `cols` values a position, from the pass's first position on; in a step its gathered rows. */
+static clt_ref from_past(const clt_mpt *m, clt_ref table, int64_t cols, clt_ref gathered) {
+    if (m->step && table.buf) return gathered;
     return table.buf ? clt_ref_at(table, (uint64_t)(m->past * cols)) : table;
 }
 
 clt_status clt_mpt_temper(clt_mpt *m, int64_t R, clt_ref x) {
     bool by_row = m->row_temperature.buf;
-    clt_ref factors = by_row ? m->row_temperature : from_past(m, m->temperature, 1);
+    clt_ref factors = by_row ? m->row_temperature : from_past(m, m->temperature, 1, m->at.temperature);
     if (!factors.buf) return CLT_OK;
     int64_t period = by_row ? R : m->shape.seq, cols = m->cfg.n_heads * m->cfg.head_dim;
     return clt_op_scale_rows(
@@ -205,7 +206,7 @@ static clt_status place_qk(clt_mpt *m, int64_t R, int layer) {
     const clt_mpt_config *c = &m->cfg;
     clt_mpt_acts *a = &m->acts[layer];
     int64_t T = m->shape.seq, Q = c->n_heads * c->head_dim, W = m->width;
-    clt_ref angles = from_past(m, m->rope, c->rope_dims);
+    clt_ref angles = from_past(m, m->rope, c->rope_dims, m->at.angles);
     CLT_TRY(clt_mpt_temper(m, R, a->qkv));
     if (!angles.buf || c->layer[layer].nope) return CLT_OK;
     clt_rope_params p = {.rows = R,
@@ -250,6 +251,25 @@ clt_attention_params clt_mpt_attention(const clt_mpt *m, const clt_model_pass *b
                                   .layer = layer};
 }
 
+/* Row r of a step attends to its text. */
+static clt_status attend_step(clt_mpt *m, const clt_attention_params *all, clt_tensor cache, bool append,
+                              int64_t r) {
+    const int64_t Q = all->heads * all->head_dim, K = all->kv_heads * all->head_dim;
+    const int64_t position = m->step->position[r];
+    const clt_tensor text = clt_tensor_at(cache, m->step->place[r] * m->room, 0);
+    clt_attention_params p = *all;
+    p.q = clt_tensor_at(all->q, r, 0);
+    p.o = clt_tensor_at(all->o, r, 0);
+    if (append)
+        CLT_TRY(
+            clt_op_copy_rows(m->ops, 1, 2 * K, clt_tensor_at(p.q, 0, Q), clt_tensor_at(text, position, 0)));
+    p.seq = position + 1;
+    p.k = text;
+    p.v = clt_tensor_at(text, 0, K);
+    p.seq_ids = clt_ref_none(); /* the text is one sequence */
+    return clt_op_attention_last(m->ops, &p, 1);
+}
+
 /* Attention; with a cache, new keys and values go there, and what lies before them is read there. */
 static clt_status attend(clt_mpt *m, const clt_model_pass *b, int layer) {
     const clt_mpt_config *c = &m->cfg;
@@ -257,6 +277,9 @@ static clt_status attend(clt_mpt *m, const clt_model_pass *b, int layer) {
     int64_t Q = c->n_heads * c->head_dim, K = c->kv_n_heads * c->head_dim;
     clt_attention_params p = clt_mpt_attention(m, b, layer);
     clt_tensor cache = clt_tensor_of(m->acts[source].cache, 2 * K, m->type);
+    for (int64_t r = 0; m->step && r < n; r++) CLT_TRY(attend_step(m, &p, cache, source == layer, r));
+    if (m->step) return CLT_OK;
+    cache = clt_tensor_at(cache, m->place * m->room, 0);
     if (clt_tensor_present(cache) && source == layer)
         CLT_TRY(
             clt_op_copy_rows(m->ops, n, 2 * K, clt_tensor_at(p.q, 0, Q), clt_tensor_at(cache, m->past, 0)));
@@ -328,20 +351,27 @@ clt_status clt_mpt_scale_embedding(clt_mpt *m, int64_t rows, clt_ref x) {
         m->ops, &(clt_scale_rows_params){rows, 1, C, clt_tensor_of(x, C, CLT_F32), m->embedding_scale});
 }
 
-static clt_status embed(clt_mpt *m, const clt_model_pass *b) {
+/* The learned positions of the pass's rows. */
+static clt_tensor positions_of(const clt_mpt *m) {
+    const clt_tensor all = clt_mpt_lookup(m, m->index.wpe);
+    if (m->step && clt_tensor_present(all)) return clt_tensor_of(m->at.wpe, all.ld, all.type);
+    return clt_tensor_at(all, m->past, 0);
+}
+
+clt_status clt_mpt_embed(clt_mpt *m, const clt_model_pass *b) {
     const clt_mpt_config *c = &m->cfg;
     int64_t R = b->batch->samples * m->shape.seq, C = c->d_model;
     clt_ref x0 = m->acts[0].x;
-    CLT_TRY(clt_op_embedding_forward(
-        m->ops, &(clt_embedding_params){.rows = R,
-                                        .seq = m->shape.seq,
-                                        .cols = C,
-                                        .vocab = c->vocab_size,
-                                        .ids = m->tokens,
-                                        .wte = clt_mpt_lookup(m, m->index.wte),
-                                        .wpe = clt_tensor_at(clt_mpt_lookup(m, m->index.wpe), m->past, 0),
-                                        .out = clt_tensor_of(x0, C, CLT_F32),
-                                        .fraction = (float)c->embedding_fraction}));
+    CLT_TRY(
+        clt_op_embedding_forward(m->ops, &(clt_embedding_params){.rows = R,
+                                                                 .seq = m->shape.seq,
+                                                                 .cols = C,
+                                                                 .vocab = c->vocab_size,
+                                                                 .ids = m->tokens,
+                                                                 .wte = clt_mpt_lookup(m, m->index.wte),
+                                                                 .wpe = positions_of(m),
+                                                                 .out = clt_tensor_of(x0, C, CLT_F32),
+                                                                 .fraction = (float)c->embedding_fraction}));
     CLT_TRY(clt_mpt_scale_embedding(m, R, x0));
     if (b->dropout && c->emb_pdrop > 0)
         CLT_TRY(clt_mpt_dropout(m, b, c->emb_pdrop, 0, CLT_SITE_EMBEDDING, CLT_F32, x0, clt_ref_none(),
@@ -353,7 +383,7 @@ clt_status clt_mpt_forward(clt_mpt *m, const clt_model_pass *b) {
     const clt_mpt_config *c = &m->cfg;
     int64_t R = b->batch->samples * m->shape.seq, C = c->d_model;
     CLT_TRY(clt_mpt_need(m, CLT_MPT_EMBEDDING_UNIT));
-    CLT_TRY(embed(m, b));
+    CLT_TRY(clt_mpt_embed(m, b));
     CLT_TRY(clt_mpt_done(m, CLT_MPT_EMBEDDING_UNIT));
     for (int i = 0; i < c->n_layers; i++) {
         CLT_TRY(clt_mpt_need(m, clt_mpt_block_unit(i)));

@@ -73,13 +73,26 @@ typedef struct {
     clt_ref clipped;          /* after clip, where a qk norm follows too [R, W] */
     clt_ref q_mean, q_rstd, k_mean, k_rstd; /* qk norms [R * heads] */
     clt_ref qkv;                            /* final q|k|v [R, W] */
-    clt_ref cache;                          /* shape.cache: k|v of all positions [T, 2*KV*D] */
-    clt_ref att, lse;                       /* attention output [R, H*D], [B, H, T] */
-    clt_ref mid; /* after the attention branch [R, C]; with parallel_residual m->mid */
+    clt_ref cache;    /* shape.texts: k|v of all positions of all places [texts * T, 2*KV*D] */
+    clt_ref att, lse; /* attention output [R, H*D], [B, H, T] */
+    clt_ref mid;      /* after the attention branch [R, C]; with parallel_residual m->mid */
     clt_ref n2, mean2, rstd2;
     clt_mpt_post post[2];  /* post_norms, by clt_mpt_branch */
     clt_ref gate, up, act; /* MLP [R, F]; gate only with GLU */
 } clt_mpt_acts;
+
+/* One new position for each of a few texts. */
+enum { CLT_MPT_STEP_ROWS = 8 };
+typedef struct {
+    int64_t rows;
+    int32_t position[CLT_MPT_STEP_ROWS], place[CLT_MPT_STEP_ROWS];
+} clt_mpt_step;
+/* What steps need on the device; rows: those of a step. */
+typedef struct {
+    clt_ref position, place;          /* int32 [rows], parts of the microbatch's buffer */
+    clt_ref angles, temperature, wpe; /* rows of the tables at the steps' positions */
+    clt_ref qkv, att, hidden, logits; /* numerics fast: fp32 [rows, W], [rows, H*D], [rows, F], [rows, V] */
+} clt_mpt_step_places;
 
 struct clt_mpt {
     clt_model base;
@@ -139,11 +152,14 @@ struct clt_mpt {
     int n_buffers, cap_buffers;
     clt_model_memory memory;
 
-    /* shape.cache: a pass's rows are positions past .. past + shape.seq - 1 of a text whose first positions
-     * are in the blocks' caches. */
-    int64_t past;
-    int32_t *cached; /* [T] the tokens whose keys and values are there */
-    int64_t n_cached;
+    /* shape.texts: a pass's rows are positions past .. past + shape.seq - 1 of the text in `place`, whose
+     * first positions are in the blocks' caches; or, with `step`, one position of each of several texts. */
+    int64_t past, place, room; /* room: shape.seq as it was created, the positions of a place */
+    int32_t *cached;           /* [texts, T] the tokens whose keys and values are there */
+    int64_t *n_cached;         /* [texts] */
+    clt_mpt_step *step;        /* NULL: not in a step */
+    int fused;                 /* whether a step takes clt_mpt_step_logits: 1 yes, -1 no, 0 not asked yet */
+    clt_mpt_step_places at;
 };
 
 /* Lays out (and with ops, allocates) all buffers. */
@@ -187,6 +203,8 @@ static inline clt_ref clt_mpt_mlp_input(const clt_mpt *m, int layer) {
 
 /* Forward pass of one block on its places; also used again in backward with recomputation. */
 clt_status clt_mpt_block_forward(clt_mpt *m, const clt_model_pass *b, int layer, clt_ref x_out);
+/* The embedding into the first block's input. */
+clt_status clt_mpt_embed(clt_mpt *m, const clt_model_pass *b);
 /* From the embedding to norm_f's output. Leaves the head's unit in use. */
 clt_status clt_mpt_forward(clt_mpt *m, const clt_model_pass *b);
 /* From the gradient of norm_f's output to that of the embedding. Ends the use of the head's unit. */
@@ -194,6 +212,13 @@ clt_status clt_mpt_backward(clt_mpt *m, const clt_model_pass *b);
 /* Before and after the operations that read the head's matrix, which may be in another unit than norm_f. */
 clt_status clt_mpt_head_need(clt_mpt *m);
 clt_status clt_mpt_head_done(clt_mpt *m);
+/* Logits on the host, times logit_scale and softcapped. */
+void clt_mpt_scale_logits(const clt_mpt *m, float *logits, int64_t n);
+/* Before a pass of m->step: gathers the tables' rows, and finds out once whether kernels for steps fit this
+ * model and device (m->fused). */
+clt_status clt_mpt_begin_step(clt_mpt *m);
+/* The step's logits [rows, V] by these kernels; the step's other texts' positions are in the cache. */
+clt_status clt_mpt_step_logits(clt_mpt *m, const int32_t *tokens, float *logits);
 /* Head and loss over groups of samples, with gradients into dnf (d of norm_f's output) when `grad`. */
 clt_status clt_mpt_head(clt_mpt *m, const clt_model_pass *b, bool grad, clt_ref correct);
 /* Uploads the microbatch's arrays; with `grad` also sorts the lookups. */
@@ -203,6 +228,7 @@ clt_status clt_mpt_train(clt_model *model, const clt_model_pass *p);
 clt_status clt_mpt_eval(clt_model *model, const clt_model_pass *p, int64_t *correct);
 clt_status clt_mpt_logits(clt_model *model, const int32_t *tokens, int64_t len, int64_t first, int64_t rows,
                           float *logits);
+clt_status clt_mpt_next(clt_model *model, const clt_model_text *text, int64_t n, float *logits);
 clt_status clt_mpt_span_logits(clt_model *model, const int32_t *tokens, int64_t samples, int64_t len,
                                const clt_model_span *span, clt_model_logits_fn fn, void *ctx);
 clt_status clt_mpt_activation(clt_model *model, const char *name, float *out, size_t count);

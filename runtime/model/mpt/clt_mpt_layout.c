@@ -223,6 +223,8 @@ static clt_status take_batch(clt_mpt *m) {
                 {&m->targets, R, true},
                 {&m->seq_ids, R, m->cfg.attn_uses_sequence_id},
                 {&m->row_temperature, R, clt_mpt_temperature_by_row(&m->cfg)},
+                {&m->at.position, CLT_MPT_STEP_ROWS, m->shape.texts > 0},
+                {&m->at.place, CLT_MPT_STEP_ROWS, m->shape.texts > 0},
                 {&m->row_weight, R, m->shape.training},
                 {&m->unique_ids, R, m->shape.training},
                 {&m->unique_first, R, m->shape.training},
@@ -242,14 +244,31 @@ static clt_status take_batch(clt_mpt *m) {
     return CLT_OK;
 }
 
-/* Keys and values of a text that grows; a block that uses an earlier one's has none. */
+/* Keys and values of texts that grow; a block that uses an earlier one's has none. */
 static clt_status take_cache(clt_mpt *m) {
     const clt_mpt_config *c = &m->cfg;
+    const int64_t positions = m->shape.texts * m->shape.seq;
     for (int i = 0; i < c->n_layers; i++)
         if (c->layer[i].reuse_kv < 0)
-            CLT_TRY(take(m, &m->memory.other, "keys and values", m->rows * 2 * c->kv_n_heads * c->head_dim,
+            CLT_TRY(take(m, &m->memory.other, "keys and values", positions * 2 * c->kv_n_heads * c->head_dim,
                          clt_dtype_bytes(m->type), &m->acts[i].cache));
     return CLT_OK;
+}
+
+/* What steps of texts need. */
+static clt_status take_step(clt_mpt *m) {
+    enum { ROWS = CLT_MPT_STEP_ROWS };
+    const clt_mpt_config *c = &m->cfg;
+    clt_mpt_step_places *at = &m->at;
+    if (c->rope != CLT_ROPE_NONE) CLT_TRY(take_other(m, "step", ROWS * c->rope_dims, &at->angles));
+    if (c->temperature_attn_scale != 0 && !clt_mpt_temperature_by_row(c))
+        CLT_TRY(take_other(m, "step", ROWS, &at->temperature));
+    if (c->learned_pos_emb) CLT_TRY(take_other(m, "step", ROWS * c->d_model, &at->wpe));
+    if (m->shape.numerics != CLT_FAST) return CLT_OK;
+    CLT_TRY(take_other(m, "step", ROWS * m->width, &at->qkv));
+    CLT_TRY(take_other(m, "step", ROWS * c->n_heads * c->head_dim, &at->att));
+    CLT_TRY(take_other(m, "step", ROWS * c->ffn_hidden, &at->hidden));
+    return take_other(m, "step", ROWS * c->vocab_size, &at->logits);
 }
 
 static clt_status take_inputs(clt_mpt *m) {
@@ -347,6 +366,7 @@ clt_status clt_mpt_layout(clt_mpt *m) {
     const clt_mpt_config *c = &m->cfg;
     bool split_qkv = false;
     m->type = m->shape.type;
+    m->room = m->shape.seq;
     m->rows = m->shape.microbatch * m->shape.seq;
     m->width = (c->n_heads + 2 * c->kv_n_heads) * c->head_dim;
     m->head_rows = head_rows(m);
@@ -363,7 +383,8 @@ clt_status clt_mpt_layout(clt_mpt *m) {
     CLT_TRY(take_wide(m, "norm statistics", m->rows, &m->meanf));
     CLT_TRY(take_wide(m, "norm statistics", m->rows, &m->rstdf));
     CLT_TRY(take_inputs(m));
-    if (m->shape.cache) CLT_TRY(take_cache(m));
+    if (m->shape.texts) CLT_TRY(take_cache(m));
+    if (m->shape.texts) CLT_TRY(take_step(m));
     if (m->shape.training) CLT_TRY(take_gradients(m));
     if (!m->ops) return CLT_OK;
     return upload_tables(m);
@@ -397,7 +418,8 @@ static clt_status take_host(clt_mpt *m) {
     size_t lack = 0;
     m->host = host_array((size_t)m->words, sizeof *m->host, &lack);
     m->host_correct = host_array(rows, sizeof *m->host_correct, &lack);
-    if (m->shape.cache) m->cached = host_array(rows, sizeof *m->cached, &lack);
+    if (m->shape.texts) m->cached = host_array((size_t)m->shape.texts * seq, sizeof *m->cached, &lack);
+    if (m->shape.texts) m->n_cached = host_array((size_t)m->shape.texts, sizeof *m->n_cached, &lack);
     if (m->row_temperature.buf) m->temperature_at = host_array(seq, sizeof *m->temperature_at, &lack);
     if (m->shape.training) {
         m->slot_of_id = host_array(vocab, sizeof *m->slot_of_id, &lack);
@@ -445,6 +467,7 @@ void clt_mpt_destroy(clt_model *model) {
     clt_free(m->host);
     clt_free(m->host_correct);
     clt_free(m->cached);
+    clt_free(m->n_cached);
     clt_free(m->temperature_at);
     clt_free(m->units);
     clt_mpt_index_free(&m->index);

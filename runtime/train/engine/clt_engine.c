@@ -249,7 +249,7 @@ void clt_engine_set_judge(clt_engine *e, clt_engine_judge judge, void *ctx) {
 clt_status clt_engine_text_model(clt_engine *e, clt_model **out) {
     const clt_model_shape shape = {.microbatch = 1,
                                    .seq = clt_model_get_facts(e->cfg->model).max_seq_len,
-                                   .cache = true,
+                                   .texts = 1,
                                    .numerics = e->cfg->numerics,
                                    .type = e->cfg->precision};
     if (e->sharded_weights)

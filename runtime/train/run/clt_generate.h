@@ -37,7 +37,7 @@ clt_status clt_generator_of_engine(clt_engine *e, const clt_config *cfg, clt_gen
 void clt_generator_close(clt_generator *g); /* NULL is allowed */
 /* What clt_tokenizer_open got. Borrowed. */
 const char *clt_generator_tokenizer_source(const clt_generator *g);
-/* What it was made of, borrowed; the model has the shape.cache of clt_generator_open. */
+/* What it was made of, borrowed; the model has the shape.texts of clt_generator_open. */
 clt_model *clt_generator_model(const clt_generator *g);
 const clt_tokenizer *clt_generator_tokenizer(const clt_generator *g);
 clt_model_facts clt_generator_facts(const clt_generator *g);

@@ -24,7 +24,7 @@ clt_status clt_inference_open(clt_inference *x, const char *source) {
     return read_config(x);
 }
 
-clt_status clt_inference_load(clt_inference *x, const char *device, int64_t seq, bool cache) {
+clt_status clt_inference_load(clt_inference *x, const char *device, int64_t seq, int64_t texts) {
     clt_device_params d = clt_device_params_default();
     d.pattern = device;
     d.need_exact = true;
@@ -38,7 +38,7 @@ clt_status clt_inference_load(clt_inference *x, const char *device, int64_t seq,
     CLT_TRY(clt_model_weight_map(x->cfg, &x->table, &map));
     CLT_TRY(clt_weight_source_use_map(x->src, &x->table, map, NULL));
     CLT_TRY(clt_weight_source_load(x->src, &x->table, &part, 1, NULL));
-    const clt_model_shape shape = {.microbatch = 1, .seq = seq, .cache = cache};
+    const clt_model_shape shape = {.microbatch = 1, .seq = seq, .texts = texts};
     return clt_model_create(x->cfg, &shape, x->ops, x->weights, NULL, &x->model);
 }
 
@@ -145,7 +145,7 @@ clt_status clt_inference_logits(const char *source, const char *device, const ch
     job j = {0};
     clt_status st = clt_inference_open(&j.x, source);
     if (st == CLT_OK) st = open_ids(&j, in);
-    if (st == CLT_OK) st = clt_inference_load(&j.x, device, j.length, false);
+    if (st == CLT_OK) st = clt_inference_load(&j.x, device, j.length, 0);
     if (st == CLT_OK) st = write_logits(&j, out);
     clt_inference_close(&j.x);
     clt_free(j.ids);

@@ -20,8 +20,8 @@ typedef struct {
 /* Opens the source and reads its model's configuration. *x starts from {0}; close it after errors too. */
 clt_status clt_inference_open(clt_inference *x, const char *source);
 /* Then opens the device (pattern or NULL), loads the weights and makes the model, for texts of `seq` tokens.
- * cache: as in clt_model_shape. */
-clt_status clt_inference_load(clt_inference *x, const char *device, int64_t seq, bool cache);
+ * texts: as in clt_model_shape. */
+clt_status clt_inference_load(clt_inference *x, const char *device, int64_t seq, int64_t texts);
 void clt_inference_close(clt_inference *x);
 
 /* `cltrain eval SOURCE --logits IN OUT`: reads the token ids `input_ids` (int32 or int64 [rows, length]) of
