@@ -65,16 +65,20 @@ typedef struct {
 clt_checkpoint_state clt_checkpoint_state_default(void);
 
 /* The tensors of one role ("weight", "exp_avg", "exp_avg_sq"), in the layout of a table. Exactly one of slab,
- * host and read is set; host is the whole slab in memory (table->total elements); read gives elements of one
- * tensor and serves saving and hashing only. A part is either whole and the same on every rank, or sharded:
- * then each rank saves and hashes what it owns, and its slab may have holes elsewhere. A checkpoint has no
- * trace of shards: any number of ranks reads it, into slabs with or without holes. */
+ * host, read and write is set; host is the whole slab in memory (table->total elements); read gives elements
+ * of one tensor and serves saving and hashing only; write takes elements of one tensor and serves loading
+ * only. A part is either whole and the same on every rank, or sharded: then each rank saves and hashes what
+ * it owns, and its slab may have holes elsewhere. A checkpoint has no trace of shards: any number of ranks
+ * reads it, into slabs with or without holes. */
 typedef clt_status (*clt_ckpt_read_fn)(void *ctx, int entry, uint64_t first, float *dst, uint64_t count);
+typedef clt_status (*clt_ckpt_write_fn)(void *ctx, int entry, uint64_t first, const float *src,
+                                        uint64_t count);
 typedef struct {
     const char *role;
     clt_slab *slab;
     float *host;
     clt_ckpt_read_fn read;
+    clt_ckpt_write_fn write;
     void *ctx;
     const clt_shards *shards; /* who owns what, for as many ranks as the group has; NULL: the part is whole.
                                * Borrowed */

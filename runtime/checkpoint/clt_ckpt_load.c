@@ -34,6 +34,7 @@ static bool wanted(const clt_ckpt_part *p, const clt_slab_entry *e, uint64_t fir
 clt_status clt_ckpt_part_write(const clt_ckpt_part *p, const clt_slab_table *t, int entry, uint64_t first,
                                const float *src, uint64_t count) {
     uint64_t at = t->entry[entry].offset + first;
+    if (p->write) return p->write(p->ctx, entry, first, src, count);
     if (p->slab) return clt_slab_write(p->slab, at, src, count);
     memcpy(p->host + at, src, count * sizeof *src);
     return CLT_OK;

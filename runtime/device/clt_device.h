@@ -269,6 +269,8 @@ typedef struct {
  * $CLTRAIN_PROFILE is set, seconds are 0. The caller frees *rows. */
 clt_status clt_device_profile(clt_device *dev, clt_kernel_time **rows, int *count);
 void clt_device_profile_reset(clt_device *dev);
+/* Waits; prints that table (clt_info). */
+void clt_device_print_profile(clt_device *dev);
 
 /* When a command was queued and when the device ran it, in seconds on clt_now's clock. The clocks' offset is
  * the smallest difference seen between the host's time after queueing a command and the device's time of

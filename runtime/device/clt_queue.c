@@ -247,6 +247,19 @@ clt_status clt_device_profile(clt_device *dev, clt_kernel_time **rows, int *coun
     return CLT_OK;
 }
 
+void clt_device_print_profile(clt_device *dev) {
+    clt_kernel_time *rows = NULL;
+    int n = 0;
+    double all = 0;
+    if (clt_device_profile(dev, &rows, &n) != CLT_OK) return;
+    for (int i = 0; i < n; i++) all += rows[i].seconds;
+    clt_info("device time by kernel (%.3f s):", all);
+    for (int i = 0; i < n; i++)
+        clt_info("  %5.1f %%  %9.3f ms  %6llu x  %s", 100 * rows[i].seconds / all, rows[i].seconds * 1e3,
+                 (unsigned long long)rows[i].launches, rows[i].name);
+    clt_free(rows);
+}
+
 void clt_device_profile_reset(clt_device *dev) {
     if (clt_device_finish(dev) == CLT_OK) collect(dev);
     for (int i = 0; i < dev->kernels_n; i++) {

@@ -1,9 +1,10 @@
 /* cltrain generate: continues a text with a trained model. */
 #include "tools/cltrain/commands.h"
+#include "tools/cltrain/generate_batch.h"
 #include "tools/cltrain/generate_chat.h"
 #include "runtime/base/clt_options.h"
 
-enum { MAX_NEW = 1 << 28 };
+enum { MAX_NEW = 1 << 28, TOGETHER = 8, MOST_TOGETHER = 1024 };
 
 /* The prompt is printed together with the first text, so that a failed start prints nothing to stdout. */
 static void print_text(void *ctx, const char *text, size_t bytes) {
@@ -29,6 +30,8 @@ static int check(const clt_command *command, const clt_generate_params *p) {
         return clt_options_fail(command, "--temperature, --top-k and --max-new-tokens must not be negative");
     if (p->max_new_tokens > MAX_NEW) /* all of them stay in memory */
         return clt_options_fail(command, "--max-new-tokens must be at most %d", MAX_NEW);
+    if (p->texts < 1 || p->texts > MOST_TOGETHER)
+        return clt_options_fail(command, "--batch must be from 1 to %d", MOST_TOGETHER);
     if (!(s->top_p > 0 && s->top_p <= 1))
         return clt_options_fail(command, "--top-p must be above 0 and at most 1");
     if (!(s->repetition_penalty > 0))
@@ -38,13 +41,43 @@ static int check(const clt_command *command, const clt_generate_params *p) {
     return -1;
 }
 
+/* What the options choose among. */
+typedef struct {
+    const char *chat_template, *system, *prompts, *precision;
+    bool chat;
+    int64_t seed;
+} choices;
+
+/* As check, for options that exclude each other. */
+static int choose(const clt_command *command, const choices *c, clt_generate_params *p) {
+    if (!clt_dtype_find(c->precision, &p->type))
+        return clt_options_fail(command, "--precision must be fp32, bf16 or fp16");
+    if ((c->chat_template || c->system) && !c->chat)
+        return clt_options_fail(command, "--chat-template and --system need --chat");
+    if (c->prompts && (c->chat || *p->prompt))
+        return clt_options_fail(command, "--prompts excludes --prompt and --chat");
+    p->sample.seed = (uint64_t)c->seed;
+    if (!c->prompts) p->texts = 1;
+    return -1;
+}
+
+static clt_status run(clt_generate_params *p, const choices *c) {
+    if (c->prompts) return generate_batch(p, c->prompts);
+    return c->chat ? generate_chat(p, c->chat_template, c->system) : continue_text(p);
+}
+
 int cmd_generate(int argc, char **argv) {
     clt_generate_params p = clt_generate_params_default();
-    int64_t seed = (int64_t)p.sample.seed;
-    const char *chat_template = NULL, *system = NULL;
-    bool chat = false;
+    choices c = {.precision = "fp32", .seed = (int64_t)p.sample.seed};
+    p.texts = TOGETHER;
     const clt_option options[] = {
         {"prompt", 'p', CLT_OPT_STR, &p.prompt, "TEXT", "text to continue (default: start a new document)"},
+        {"prompts", 0, CLT_OPT_STR, &c.prompts, "FILE",
+         "continue `prompt` of every line of a JSONL file; prints a JSON object per line"},
+        {"batch", 0, CLT_OPT_INT, &p.texts, "N",
+         "prompts of --prompts that are continued together (default 8)"},
+        {"precision", 0, CLT_OPT_STR, &c.precision, "TYPE",
+         "fp32: the same text on every device; bf16, fp16: faster, with half the memory (default fp32)"},
         {"max-new-tokens", 'n', CLT_OPT_INT, &p.max_new_tokens, "N",
          "number of tokens to generate (default 128)"},
         {"temperature", 't', CLT_OPT_FLOAT, &p.sample.temperature, "X",
@@ -55,16 +88,16 @@ int cmd_generate(int argc, char **argv) {
          "of these sample only from the most likely ones that together have probability P (default 1)"},
         {"repetition-penalty", 0, CLT_OPT_FLOAT, &p.sample.repetition_penalty, "X",
          "above 1: make tokens of the text so far less likely (default 1)"},
-        {"seed", 's', CLT_OPT_INT, &seed, "S",
+        {"seed", 's', CLT_OPT_INT, &c.seed, "S",
          "seed of the random numbers; the same seed gives the same text (default 17)"},
         {"stop", 0, CLT_OPT_LIST, &p.stop, "TEXT", "end before this text; may be repeated"},
         {"tokenizer", 0, CLT_OPT_STR, &p.tokenizer, "SOURCE",
          "a tokenizer.json, its folder, or bytes (default: the model's own)"},
-        {"chat", 0, CLT_OPT_FLAG, &chat, NULL,
+        {"chat", 0, CLT_OPT_FLAG, &c.chat, NULL,
          "answer the prompt, or, without one, every line of stdin, with a chat model"},
-        {"chat-template", 0, CLT_OPT_STR, &chat_template, "NAME",
+        {"chat-template", 0, CLT_OPT_STR, &c.chat_template, "NAME",
          "chatml, llama3, ... (default: the tokenizer's, else chatml)"},
-        {"system", 0, CLT_OPT_STR, &system, "TEXT", "system message of --chat"},
+        {"system", 0, CLT_OPT_STR, &c.system, "TEXT", "system message of --chat"},
         {"stop-at-eos", 0, CLT_OPT_FLAG, &p.stop_at_eos, NULL, "stop at the end of a document"},
         {"no-cache", 0, CLT_OPT_FLAG, &p.no_cache, NULL,
          "do not cache keys and values: the same text, slower, with less memory"},
@@ -78,19 +111,18 @@ int cmd_generate(int argc, char **argv) {
         .examples = "  cltrain generate runs/a --prompt \"The licence\"\n"
                     "  cltrain generate runs/a/ep0-ba100 -p \"Once\" -n 200 --temperature 0\n"
                     "  cltrain generate runs/a -p \"Once\" --top-k 0 --top-p 0.9 --stop \"The end\"\n"
-                    "  cltrain generate runs/sft --chat\n",
+                    "  cltrain generate runs/sft --chat\n"
+                    "  cltrain generate llama --prompts questions.jsonl --precision bf16 > answers.jsonl\n",
         .options = options,
         .n_options = CLT_COUNT_OF(options)};
     clt_strv rest = {0};
     int code = clt_options_parse(&command, argc, argv, &rest);
     if (code < 0 && rest.n != 1) code = clt_options_fail(&command, "exactly one SOURCE is required");
     if (code < 0) code = check(&command, &p);
-    if (code < 0 && (chat_template || system) && !chat)
-        code = clt_options_fail(&command, "--chat-template and --system need --chat");
+    if (code < 0) code = choose(&command, &c, &p);
     if (code < 0) {
         p.source = rest.v[0];
-        p.sample.seed = (uint64_t)seed;
-        code = clt_status_exit_code(chat ? generate_chat(&p, chat_template, system) : continue_text(&p));
+        code = clt_status_exit_code(run(&p, &c));
     }
     clt_strv_free(&rest);
     clt_strv_free(&p.stop);

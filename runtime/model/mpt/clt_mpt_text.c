@@ -99,12 +99,6 @@ static clt_status text_logits(clt_mpt *m, const clt_model_text *t, int64_t first
     return st;
 }
 
-clt_status clt_mpt_logits(clt_model *model, const int32_t *tokens, int64_t len, int64_t first, int64_t rows,
-                          float *logits) {
-    return text_logits((clt_mpt *)model, &(clt_model_text){.tokens = tokens, .len = len}, first, rows,
-                       logits);
-}
-
 /* The last tokens of texts that have all others in their places. logits[i]: where text i's are wanted. */
 static clt_status step_texts(clt_mpt *m, const clt_model_text *const *text, float *const *logits, int64_t n) {
     const int64_t V = m->cfg.vocab_size;
@@ -151,6 +145,14 @@ clt_status clt_mpt_next(clt_model *model, const clt_model_text *text, int64_t n,
         waiting = 0;
     }
     return waiting ? step_texts(m, joint, to, waiting) : CLT_OK;
+}
+
+clt_status clt_mpt_logits(clt_model *model, const int32_t *tokens, int64_t len, int64_t first, int64_t rows,
+                          float *logits) {
+    clt_mpt *m = (clt_mpt *)model;
+    const clt_model_text t = {.tokens = tokens, .len = len};
+    if (m->shape.texts && rows == 1 && first == len - 1) return clt_mpt_next(model, &t, 1, logits);
+    return text_logits(m, &t, first, rows, logits);
 }
 
 /* --- spans of several texts --- */

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/base/clt_env.h"
 #include "runtime/train/run/clt_inference.h"
 #include "runtime/train/run/clt_run_tokenizer.h"
 
@@ -10,6 +11,7 @@ clt_generate_params clt_generate_params_default(void) {
     return (clt_generate_params){
         .prompt = "",
         .max_new_tokens = 128,
+        .texts = 1,
         .sample = {.temperature = 0.8, .top_k = 40, .top_p = 1, .repetition_penalty = 1, .seed = 17}};
 }
 
@@ -21,7 +23,7 @@ struct clt_generator {
     clt_model_facts facts;
     clt_tokenizer *tok;
     char *tok_source; /* what it was opened from */
-    bool cache;       /* the model keeps keys and values */
+    int64_t texts;    /* places of the model for texts that grow; 0: it keeps no keys and values */
 };
 
 /* More ids than the model has logits cannot be read; fewer are usual, because vocabularies are padded. */
@@ -43,8 +45,10 @@ static clt_status open_source(clt_generator *g, const clt_generate_params *p) {
     return check_vocabulary(g);
 }
 
-static clt_status load_model(clt_generator *g, const char *device) {
-    CLT_TRY(clt_inference_load(&g->own, device, g->facts.max_seq_len, g->cache));
+static clt_status load_model(clt_generator *g, const clt_generate_params *p) {
+    const clt_inference_params load = {
+        .device = p->device, .seq = g->facts.max_seq_len, .texts = g->texts, .type = p->type};
+    CLT_TRY(clt_inference_load(&g->own, &load));
     g->model = g->own.model;
     return CLT_OK;
 }
@@ -61,13 +65,13 @@ static clt_status finish_open(clt_generator *g, clt_status st, clt_generator **o
  * have, not for its longest text. */
 static clt_status open_generator(const clt_generate_params *p, bool once, clt_generator **out) {
     clt_generator *g = clt_calloc(1, sizeof *g);
-    g->cache = !p->no_cache;
+    g->texts = p->no_cache ? 0 : CLT_MAX(p->texts, 1);
     clt_status st = open_source(g, p);
     if (st == CLT_OK && once) {
         const int64_t most = (int64_t)clt_tokenizer_max_ids(g->tok, strlen(p->prompt)) + 1;
         g->facts.max_seq_len = CLT_MIN(g->facts.max_seq_len, most + p->max_new_tokens);
     }
-    if (st == CLT_OK) st = load_model(g, p->device);
+    if (st == CLT_OK) st = load_model(g, p);
     return finish_open(g, st, out);
 }
 
@@ -81,7 +85,7 @@ const char *clt_generator_tokenizer_source(const clt_generator *g) {
 
 clt_status clt_generator_of_engine(clt_engine *e, const clt_config *cfg, clt_generator **out) {
     clt_generator *g = clt_calloc(1, sizeof *g);
-    g->cache = true;
+    g->texts = 1;
     g->facts = clt_model_get_facts(cfg->model);
     g->tok_source = clt_strdup(cfg->tokenizer);
     clt_status st = clt_run_tokenizer_open(g->tok_source, &g->tok);
@@ -119,16 +123,17 @@ typedef struct {
     clt_token_decoder decoder;
     clt_str text; /* decoded and not passed on */
     const clt_strv *stop;
-    clt_text_fn out;
+    clt_texts_fn out;
     void *ctx;
-    bool foreign; /* whether the warning about an unknown id was given */
-    bool stopped; /* a stop text was found */
+    size_t number; /* of the prompt */
+    bool foreign;  /* whether the warning about an unknown id was given */
+    bool stopped;  /* a stop text was found */
 } output;
 
 /* Passes the first n bytes of the text on. */
 static void pass(output *o, size_t n) {
     if (n == 0) return;
-    o->out(o->ctx, o->text.s, n);
+    o->out(o->ctx, o->number, o->text.s, n);
     memmove(o->text.s, o->text.s + n, o->text.len - n);
     o->text.len -= n;
 }
@@ -185,27 +190,31 @@ static void end_output(output *o) {
 
 /* --- one text --- */
 
-/* The ids of a text with room for more, and scratch memory. */
+/* The ids of a text with room for more, and what becomes of them. */
 typedef struct {
     int32_t *ids;
     size_t n;
-    float *logits; /* [V] */
-    bool *seen;    /* [V] */
+    int64_t made; /* tokens behind the prompt */
+    output o;
 } text_state;
 
-static clt_status create_text(clt_generator *g, const clt_generate_params *p, text_state *t) {
-    const size_t bytes = strlen(p->prompt), V = (size_t)g->facts.vocab_size;
+static clt_status begin_text(clt_generator *g, const clt_generate_params *p, const char *prompt,
+                             text_state *t) {
+    const size_t bytes = strlen(prompt);
     const size_t most = clt_tokenizer_max_ids(g->tok, bytes) + 1, room = most + (size_t)p->max_new_tokens;
-    *t = (text_state){clt_try_calloc(room, sizeof *t->ids), 0, clt_try_malloc(V * sizeof *t->logits),
-                      clt_try_calloc(V, sizeof *t->seen)};
-    if (!t->ids || !t->logits || !t->seen)
-        return clt_no_memory("generating text", room * sizeof *t->ids + V * (sizeof *t->logits + 1));
+    t->ids = clt_try_calloc(room, sizeof *t->ids);
+    if (!t->ids) return clt_no_memory("generating text", room * sizeof *t->ids);
     const unsigned flags = p->prompt_is_chat ? CLT_TOKEN_SPECIAL : clt_tokenizer_default_flags(g->tok);
     size_t after = 0;
-    CLT_TRY(clt_tokenizer_encode(g->tok, p->prompt, bytes, flags, t->ids, most, &t->n));
+    CLT_TRY(clt_tokenizer_encode(g->tok, prompt, bytes, flags, t->ids, most, &t->n));
     /* A template may end every text with eos, behind which nothing can be continued. */
     if (flags & CLT_TOKEN_TEMPLATE) (void)clt_tokenizer_template(g->tok, true, &after);
     t->n -= CLT_MIN(after, t->n);
+    const int64_t T = g->facts.max_seq_len;
+    if (g->texts && (int64_t)t->n + p->max_new_tokens > T + 1)
+        clt_info("the text may exceed max_seq_len (%lld): from there on only its last %lld tokens are the "
+                 "context, and every token takes a pass over all of them",
+                 (long long)T, (long long)T);
     if (t->n) return CLT_OK;
     /* An empty prompt starts a new document. */
     const int64_t eos = clt_tokenizer_eos_id(g->tok), bos = clt_tokenizer_bos_id(g->tok);
@@ -216,60 +225,162 @@ static clt_status create_text(clt_generator *g, const clt_generate_params *p, te
 }
 
 static void free_text(text_state *t) {
+    clt_str_free(&t->o.text);
     clt_free(t->ids);
-    clt_free(t->logits);
-    clt_free(t->seen);
+    *t = (text_state){0};
 }
 
-/* Says how fast tokens followed each other; the first one waits for the prompt and for compilers. */
-static void report_speed(const clt_generator *g, int64_t tokens, double seconds) {
-    if (tokens < 2 || !(seconds > 0)) return;
-    const double rate = (double)(tokens - 1) / seconds;
-    double weights = 0;
-    for (int i = 0; i < g->own.table.n; i++) weights += (double)g->own.table.entry[i].count;
-    if (g->own.weights) /* else the table is the engine's */
-        clt_debug(
-            "%lld tokens, after the first one %.1f per second; reading all weights for each is %.1f GB/s",
-            (long long)tokens, rate, rate * weights * sizeof(float) * 1e-9);
-}
-
-static clt_status extend(clt_generator *g, const clt_generate_params *p, text_state *t, output *o) {
-    const int64_t T = g->facts.max_seq_len, V = g->facts.vocab_size, eos = clt_tokenizer_eos_id(g->tok);
-    double start = 0;
-    int64_t i = 0;
-    for (; i < p->max_new_tokens && !o->stopped; i++) {
-        const int64_t len = CLT_MIN((int64_t)t->n, T);
-        CLT_TRY(clt_model_logits(g->model, t->ids + ((int64_t)t->n - len), len, len - 1, 1, t->logits));
-        if (p->sample.repetition_penalty != 1)
-            clt_sample_penalize(t->logits, t->ids, t->n, p->sample.repetition_penalty, t->seen);
-        const int32_t id = clt_sample_token(t->logits, V, &p->sample, t->n);
-        if (i == 0) start = clt_now();
-        if (id == eos && p->stop_at_eos) break;
-        t->ids[t->n++] = id;
-        CLT_TRY(emit(o, id));
-    }
-    report_speed(g, i, clt_now() - start);
+/* Chooses and emits the next token; *ended: it was the last one. */
+static clt_status continue_text(const clt_generator *g, const clt_generate_params *p, text_state *t,
+                                float *logits, bool *seen, bool *ended) {
+    if (p->sample.repetition_penalty != 1)
+        clt_sample_penalize(logits, t->ids, t->n, p->sample.repetition_penalty, seen);
+    const int32_t id = clt_sample_token(logits, g->facts.vocab_size, &p->sample, t->n);
+    *ended = p->stop_at_eos && id == clt_tokenizer_eos_id(g->tok);
+    if (*ended) return CLT_OK;
+    t->ids[t->n++] = id;
+    t->made++;
+    CLT_TRY(emit(&t->o, id));
+    *ended = t->made >= p->max_new_tokens || t->o.stopped;
     return CLT_OK;
 }
 
-clt_status clt_generator_run(clt_generator *g, const clt_generate_params *p, clt_text_fn out, void *ctx) {
-    const int64_t T = g->facts.max_seq_len;
-    text_state t;
-    clt_status st = create_text(g, p, &t);
-    if (st == CLT_OK && g->cache && (int64_t)t.n + p->max_new_tokens > T + 1)
-        clt_info("the text may exceed max_seq_len (%lld): from there on only its last %lld tokens are the "
-                 "context, and every token takes a pass over all of them",
-                 (long long)T, (long long)T);
-    output o = {.tok = g->tok,
-                .decoder = clt_token_decoder_begin(g->tok, false),
-                .stop = &p->stop,
-                .out = out,
-                .ctx = ctx};
-    if (st == CLT_OK) st = extend(g, p, &t, &o);
-    end_output(&o);
-    clt_str_free(&o.text);
-    free_text(&t);
+/* --- several texts --- */
+
+/* The texts that are being continued; place i of the model has text i. */
+typedef struct {
+    clt_generator *g;
+    const clt_generate_params *p;
+    const char *const *prompt;
+    size_t prompts, next; /* all, and the first that has not begun */
+    clt_texts_fn out;
+    clt_text_end_fn end;
+    void *ctx;
+    text_state *text; /* [places]; ids NULL: free */
+    size_t places;
+    float *logits; /* [places, V] */
+    bool *seen;    /* [V] */
+    int64_t made;  /* tokens behind the first one of each text */
+    double start;
+} batch;
+
+/* Says how fast tokens followed each other; the first one waits for the prompt and for compilers. */
+static void report_speed(const batch *b) {
+    const clt_generator *g = b->g;
+    const double seconds = clt_now() - b->start;
+    if (g->own.dev && clt_env_long(CLT_ENV_PROFILE, 0)) clt_device_print_profile(g->own.dev);
+    if (b->made < 2 || !(seconds > 0)) return;
+    const double rate = (double)(b->made - 1) / seconds;
+    double weights = 0;
+    for (int i = 0; i < g->own.table.n; i++) weights += (double)g->own.table.entry[i].count;
+    if (!g->own.model) return; /* the table and the device are the engine's */
+    clt_debug("%lld tokens, after the first one %.1f per second; reading all weights for each is %.1f GB/s",
+              (long long)b->made, rate, rate * weights * (double)clt_dtype_bytes(g->own.type) * 1e-9);
+}
+
+/* Gives a free place the next prompt that has tokens to generate. */
+static clt_status fill_place(batch *b, text_state *t) {
+    while (!t->ids && b->next < b->prompts) {
+        const size_t number = b->next++;
+        t->o = (output){.tok = b->g->tok,
+                        .decoder = clt_token_decoder_begin(b->g->tok, false),
+                        .stop = &b->p->stop,
+                        .out = b->out,
+                        .ctx = b->ctx,
+                        .number = number};
+        CLT_TRY(begin_text(b->g, b->p, b->prompt[number], t));
+        if (b->p->max_new_tokens > 0) return CLT_OK;
+        if (b->end) b->end(b->ctx, number);
+        free_text(t);
+    }
+    return CLT_OK;
+}
+
+/* The logits of all texts that are being continued, at the places of `logits`. */
+static clt_status next_logits(batch *b) {
+    const int64_t T = b->g->facts.max_seq_len, V = b->g->facts.vocab_size;
+    clt_model_text *text = clt_calloc(b->places, sizeof *text);
+    int64_t n = 0;
+    for (size_t i = 0; i < b->places; i++) {
+        const text_state *t = &b->text[i];
+        if (!t->ids) continue;
+        const int64_t len = CLT_MIN((int64_t)t->n, T);
+        text[n++] = (clt_model_text){(int64_t)i, t->ids + ((int64_t)t->n - len), len};
+    }
+    clt_status st = CLT_OK;
+    if (n && b->g->texts) st = clt_model_next(b->g->model, text, n, b->logits);
+    if (n && !b->g->texts)
+        st = clt_model_logits(b->g->model, text[0].tokens, text[0].len, text[0].len - 1, 1, b->logits);
+    for (int64_t k = n - 1; k >= 0 && st == CLT_OK; k--) /* row k belongs to place text[k].place >= k */
+        if (text[k].place > k)
+            memcpy(b->logits + text[k].place * V, b->logits + k * V, (size_t)V * sizeof *b->logits);
+    clt_free(text);
     return st;
+}
+
+/* One token for each text. *more: there is a text to continue. */
+static clt_status round_of(batch *b, bool *more) {
+    const size_t V = (size_t)b->g->facts.vocab_size;
+    *more = false;
+    for (size_t i = 0; i < b->places; i++) {
+        CLT_TRY(fill_place(b, &b->text[i]));
+        *more |= b->text[i].ids != NULL;
+    }
+    if (!*more) return CLT_OK;
+    CLT_TRY(next_logits(b));
+    for (size_t i = 0; i < b->places; i++) {
+        text_state *t = &b->text[i];
+        bool ended = false;
+        if (!t->ids) continue;
+        if (b->made == 0 && b->g->own.dev) clt_device_profile_reset(b->g->own.dev);
+        if (b->made == 0) b->start = clt_now();
+        CLT_TRY(continue_text(b->g, b->p, t, b->logits + i * V, b->seen, &ended));
+        b->made++;
+        if (!ended) continue;
+        end_output(&t->o);
+        if (b->end) b->end(b->ctx, t->o.number);
+        free_text(t);
+    }
+    return CLT_OK;
+}
+
+clt_status clt_generator_run_all(clt_generator *g, const clt_generate_params *p, const char *const *prompt,
+                                 size_t n, clt_texts_fn out, clt_text_end_fn end, void *ctx) {
+    const size_t V = (size_t)g->facts.vocab_size, places = (size_t)CLT_MAX(CLT_MIN(g->texts, (int64_t)n), 1);
+    batch b = {
+        .g = g, .p = p, .prompt = prompt, .prompts = n, .out = out, .end = end, .ctx = ctx, .places = places};
+    bool more = true;
+    b.text = clt_calloc(places, sizeof *b.text);
+    b.logits = clt_try_malloc(places * V * sizeof *b.logits);
+    b.seen = clt_try_calloc(V, sizeof *b.seen);
+    clt_status st =
+        b.logits && b.seen ? CLT_OK : clt_no_memory("generating text", V * (places * sizeof *b.logits + 1));
+    while (st == CLT_OK && more) st = round_of(&b, &more);
+    if (st == CLT_OK) report_speed(&b);
+    for (size_t i = 0; i < places; i++) {
+        if (b.text[i].ids) end_output(&b.text[i].o); /* after an error */
+        free_text(&b.text[i]);
+    }
+    clt_free(b.text);
+    clt_free(b.logits);
+    clt_free(b.seen);
+    return st;
+}
+
+typedef struct {
+    clt_text_fn out;
+    void *ctx;
+} single;
+
+static void pass_single(void *ctx, size_t i, const char *text, size_t bytes) {
+    const single *s = ctx;
+    (void)i;
+    s->out(s->ctx, text, bytes);
+}
+
+clt_status clt_generator_run(clt_generator *g, const clt_generate_params *p, clt_text_fn out, void *ctx) {
+    single s = {out, ctx};
+    return clt_generator_run_all(g, p, &p->prompt, 1, pass_single, NULL, &s);
 }
 
 clt_status clt_generate(const clt_generate_params *p, clt_text_fn out, void *ctx) {

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "runtime/checkpoint/clt_safetensors.h"
+#include "runtime/ops/ref/clt_ref.h"
 
 /* --- a model --- */
 
@@ -24,27 +25,78 @@ clt_status clt_inference_open(clt_inference *x, const char *source) {
     return read_config(x);
 }
 
-clt_status clt_inference_load(clt_inference *x, const char *device, int64_t seq, int64_t texts) {
-    clt_device_params d = clt_device_params_default();
-    d.pattern = device;
-    d.need_exact = true;
-    CLT_TRY(clt_device_open(&d, &x->dev));
-    clt_ops_params o = clt_ops_params_default();
-    CLT_TRY(clt_ops_create(x->dev, &o, &x->ops));
-    CLT_TRY(clt_model_table(x->cfg, &x->table));
-    CLT_TRY(clt_slab_create(x->dev, &x->table, 0, "weights", &x->weights));
-    const clt_ckpt_part part = {.role = "weight", .slab = x->weights};
+/* Elements of a tensor for the slab of 16-bit weights. */
+static clt_status write_narrow(void *ctx, int entry, uint64_t first, const float *src, uint64_t count) {
+    enum { BLOCK = 8192 };
+    const clt_inference *x = ctx;
+    uint16_t packed[BLOCK];
+    for (uint64_t done = 0, n, run; done < count; done += n) {
+        const clt_ref at = clt_slab_at(x->narrow, x->table.entry[entry].offset + first + done, &run);
+        n = CLT_MIN(CLT_MIN(count - done, run), (uint64_t)BLOCK);
+        clt_ref_narrow(x->type, src + done, n, packed);
+        CLT_TRY(clt_buffer_write(at.buf, at.off * sizeof *packed, packed, n * sizeof *packed));
+    }
+    return CLT_OK;
+}
+
+/* The tensors that the model reads in fp32; neighbours are one range. */
+static clt_status create_wide(clt_inference *x, const clt_model_shape *shape) {
+    const clt_slab_table *t = &x->table;
+    clt_slab_range *range = clt_calloc((size_t)t->n, sizeof *range);
+    int n = 0;
+    for (int i = 0, before = -2; i < t->n; i++) {
+        if (!clt_model_reads_wide(x->cfg, shape, t, i)) continue;
+        if (before != i - 1) range[n++].first = t->entry[i].offset;
+        range[n - 1].count = (i + 1 < t->n ? t->entry[i + 1].offset : t->total) - range[n - 1].first;
+        before = i;
+    }
+    clt_status st = clt_slab_create_ranges(x->dev, t, range, n, 4, "weights in fp32", &x->weights);
+    clt_free(range);
+    return st;
+}
+
+static clt_status create_weights(clt_inference *x, const clt_model_shape *shape) {
+    const clt_slab_range all = {0, x->table.total};
+    if (x->type == CLT_F32) return clt_slab_create(x->dev, &x->table, 0, "weights", &x->weights);
+    CLT_TRY(create_wide(x, shape));
+    return clt_slab_create_ranges(x->dev, &x->table, &all, 1, 2, "16-bit weights", &x->narrow);
+}
+
+static clt_status load_weights(clt_inference *x) {
+    const clt_ckpt_part part[] = {{.role = "weight", .slab = x->weights},
+                                  {.role = "weight", .write = write_narrow, .ctx = x}};
     clt_weight_map *map;
     CLT_TRY(clt_model_weight_map(x->cfg, &x->table, &map));
     CLT_TRY(clt_weight_source_use_map(x->src, &x->table, map, NULL));
-    CLT_TRY(clt_weight_source_load(x->src, &x->table, &part, 1, NULL));
-    const clt_model_shape shape = {.microbatch = 1, .seq = seq, .texts = texts};
-    return clt_model_create(x->cfg, &shape, x->ops, x->weights, NULL, &x->model);
+    return clt_weight_source_load(x->src, &x->table, part, x->narrow ? 2 : 1, NULL);
+}
+
+clt_status clt_inference_load(clt_inference *x, const clt_inference_params *p) {
+    const bool exact = p->type == CLT_F32;
+    const clt_model_shape shape = {.microbatch = 1,
+                                   .seq = p->seq,
+                                   .texts = p->texts,
+                                   .numerics = exact ? CLT_EXACT : CLT_FAST,
+                                   .type = p->type,
+                                   .narrow_embeddings = !exact};
+    clt_device_params d = clt_device_params_default();
+    d.pattern = p->device;
+    d.need_exact = exact;
+    x->type = p->type;
+    CLT_TRY(clt_device_open(&d, &x->dev));
+    clt_ops_params o = clt_ops_params_default();
+    o.numerics = shape.numerics;
+    CLT_TRY(clt_ops_create(x->dev, &o, &x->ops));
+    CLT_TRY(clt_model_table(x->cfg, &x->table));
+    CLT_TRY(create_weights(x, &shape));
+    CLT_TRY(load_weights(x));
+    return clt_model_create(x->cfg, &shape, x->ops, x->weights, x->narrow, &x->model);
 }
 
 void clt_inference_close(clt_inference *x) {
     clt_model_destroy(x->model);
     clt_slab_destroy(x->weights);
+    clt_slab_destroy(x->narrow);
     clt_slab_table_free(&x->table);
     clt_model_config_free(x->cfg);
     clt_ops_destroy(x->ops);
@@ -145,7 +197,8 @@ clt_status clt_inference_logits(const char *source, const char *device, const ch
     job j = {0};
     clt_status st = clt_inference_open(&j.x, source);
     if (st == CLT_OK) st = open_ids(&j, in);
-    if (st == CLT_OK) st = clt_inference_load(&j.x, device, j.length, 0);
+    const clt_inference_params p = {.device = device, .seq = j.length};
+    if (st == CLT_OK) st = clt_inference_load(&j.x, &p);
     if (st == CLT_OK) st = write_logits(&j, out);
     clt_inference_close(&j.x);
     clt_free(j.ids);

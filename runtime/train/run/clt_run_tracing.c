@@ -61,15 +61,5 @@ clt_status clt_run_tracing_end(clt_run *r, clt_status st) {
 }
 
 void clt_run_print_profile(clt_run *r) {
-    clt_kernel_time *rows = NULL;
-    int n = 0;
-    if (!r->opt->profile && !clt_env_long(CLT_ENV_PROFILE, 0)) return;
-    if (clt_device_profile(r->dev, &rows, &n) != CLT_OK) return;
-    double all = 0;
-    for (int i = 0; i < n; i++) all += rows[i].seconds;
-    clt_info("device time by kernel (%.3f s):", all);
-    for (int i = 0; i < n; i++)
-        clt_info("  %5.1f %%  %9.3f ms  %6llu x  %s", 100 * rows[i].seconds / all, rows[i].seconds * 1e3,
-                 (unsigned long long)rows[i].launches, rows[i].name);
-    clt_free(rows);
+    if (r->opt->profile || clt_env_long(CLT_ENV_PROFILE, 0)) clt_device_print_profile(r->dev);
 }
