@@ -30,12 +30,14 @@
 #ifndef ITEMS
 #define ITEMS 256
 #endif
+#include "../include/clt_team.clh"
 #if !CAUSAL || SEQ_IDS || DROPOUT || HEAD_DIM % 8 || HEAD_DIM / 8 > ITEMS || ROTATED % 2 || ROTATED > HEAD_DIM
 #error "causal, without sequence ids and dropout; HEAD_DIM is a multiple of 8"
 #endif
 #define D8 (HEAD_DIM / 8)
 #define SUBS (ITEMS / D8)
 #define PART (HEAD_DIM + 2)
+#define AHEAD 8 /* pieces of 8 elements that a work-item requests at a time */
 
 /* Element d of a head at x, rotated by the angles of a position: cs holds (cos, sin) of each pair. */
 static inline float rotated(__global const float *x, __global const float *cs, uint d) {
@@ -49,41 +51,23 @@ static inline float rotated(__global const float *x, __global const float *cs, u
     return x[d];
 }
 
-static inline float larger(float a, float b) {
-    return a < b ? b : a;
-}
-
-/* The largest, or the sum, of v over the work-group, to every work-item. */
-static inline float group_max(float v, __local float *all, uint item) {
-    barrier(CLK_LOCAL_MEM_FENCE);
-    all[item] = v;
-    barrier(CLK_LOCAL_MEM_FENCE);
-    float4 m = ((__local const float4 *)all)[0];
-#pragma unroll 8
-    for (uint i = 1; i < ITEMS / 4; i++) {
-        const float4 x = ((__local const float4 *)all)[i];
-        m = m < x ? x : m;
-    }
-    return larger(larger(m.x, m.y), larger(m.z, m.w));
-}
-static inline float group_sum(float v, __local float *all, uint item) {
-    barrier(CLK_LOCAL_MEM_FENCE);
-    all[item] = v;
-    barrier(CLK_LOCAL_MEM_FENCE);
-    float4 s = (float4)(0.0f);
-#pragma unroll 8
-    for (uint i = 0; i < ITEMS / 4; i++) s += ((__local const float4 *)all)[i];
-    return (s.x + s.y) + (s.z + s.w);
-}
-
 static inline float8 local8(__local const float *p) {
     return (float8)(((__local const float4 *)p)[0], ((__local const float4 *)p)[1]);
 }
 
+/* All pieces of a key are requested before the first is used. */
 static inline float dot_cached(__local const float *query, __global const ELEM *key) {
     float8 s = (float8)(0.0f);
-#pragma unroll 4
-    for (uint d = 0; d < HEAD_DIM; d += 8) s = fma(local8(query + d), CLT_LOAD8(TYPE, key + d), s);
+#pragma unroll
+    for (uint first = 0; first < D8; first += AHEAD) {
+        CLT_T8(TYPE) piece[AHEAD];
+#pragma unroll
+        for (uint i = 0; i < AHEAD; i++)
+            if (first + i < D8) piece[i] = CLT_FETCH8(TYPE, key + 8 * (first + i));
+#pragma unroll
+        for (uint i = 0; i < AHEAD; i++)
+            if (first + i < D8) s = fma(local8(query + 8 * (first + i)), CLT_WIDEN8(TYPE, piece[i]), s);
+    }
     const float4 t = s.lo + s.hi;
     return (t.x + t.y) + (t.z + t.w);
 }
@@ -127,6 +111,25 @@ static inline void place_row(__local group_memory *g, __global const float *q, _
     barrier(CLK_LOCAL_MEM_FENCE);
 }
 
+/* Adds this item's share of a block's n values, with their weights. The last one may be new. */
+static inline void add_values(float8 *acc, __local const group_memory *g, __global const ELEM *values, uint ldc, uint block,
+                              uint n, uint p, uint sub) {
+    const uint cached = APPEND && block + n == p + 1 ? n - 1 : n;
+    if (sub >= SUBS) return;
+    for (uint first = sub; first < cached; first += AHEAD * SUBS) {
+        CLT_T8(TYPE) piece[AHEAD];
+#pragma unroll
+        for (uint i = 0; i < AHEAD; i++)
+            piece[i] = CLT_FETCH8(TYPE, values + (block + min(first + i * SUBS, cached - 1)) * (size_t)ldc);
+#pragma unroll
+        for (uint i = 0; i < AHEAD; i++)
+            if (first + i * SUBS < cached)
+                *acc = fma((float8)(g->weight[first + i * SUBS]), CLT_WIDEN8(TYPE, piece[i]), *acc);
+    }
+    if (cached < n && sub == 0)
+        *acc = fma((float8)(g->weight[cached]), local8(g->value + (uint)get_local_id(0) % D8 * 8), *acc);
+}
+
 /* The span's sums: `acc`, this item's 8 elements over its share of the keys; returns maximum and sum of weights. */
 static inline float2 attend(__local group_memory *g, const span *a, __global const ELEM *keys, uint ldc, float8 *acc,
                             uint item) {
@@ -141,17 +144,13 @@ static inline float2 attend(__local group_memory *g, const span *a, __global con
             s = APPEND && j == a->p ? dot_new(g->query, g->key) : dot_cached(g->query, keys + j * (size_t)ldc);
             s = scored(s, a->scale, a->softcap, a->slope, (int)j - (int)a->p, &unused);
         }
-        const float most = larger(m, group_max(s, g->all, item)), base = most == -attention_inf() ? 0.0f : most;
+        const float most = clt_larger(m, clt_group_max(s, g->all, item)), base = most == -attention_inf() ? 0.0f : most;
         const float again = clt_exp(m - base), w = clt_exp(s - base);
         g->weight[item] = w;
-        l = fma(l, again, group_sum(w, g->all, item)); /* its barriers publish the weights */
+        l = fma(l, again, clt_group_sum(w, g->all, item)); /* its barriers publish the weights */
         m = most;
         *acc = *acc * again;
-        for (uint y = sub; y < n && sub < SUBS; y += SUBS)
-            *acc = fma((float8)(g->weight[y]),
-                       APPEND && block + y == a->p ? local8(g->value + lane * 8)
-                                                   : CLT_LOAD8(TYPE, values + (block + y) * (size_t)ldc),
-                       *acc);
+        add_values(acc, g, values, ldc, block, n, a->p, sub);
     }
     return (float2)(m, l);
 }
@@ -183,6 +182,7 @@ attention_step(__global const float *q, ulong q_off, uint ldq, uint k_at, uint v
     o += o_off + r * (size_t)ldo + h * HEAD_DIM;
     for (uint d = item; d < HEAD_DIM; d += ITEMS) {
         float sum = 0.0f;
+#pragma unroll 8
         for (uint s = 0; s < SUBS; s++) sum += ((__local const float *)g.sums)[s * HEAD_DIM + d];
         if (alone)
             o[d] = sum / stat.y;
@@ -202,7 +202,7 @@ __kernel void attention_step_join(__global const float *part, uint groups, uint 
     const uint used = (keys + each - 1) / each;
     part += (r * (size_t)heads + h) * groups * PART;
     float m = -attention_inf(), l = 0.0f, sum = 0.0f;
-    for (uint g = 0; g < used; g++) m = larger(m, part[g * PART + HEAD_DIM]);
+    for (uint g = 0; g < used; g++) m = clt_larger(m, part[g * PART + HEAD_DIM]);
     for (uint g = 0; g < used; g++) {
         const float w = clt_exp(part[g * PART + HEAD_DIM] - m);
         l = fma(w, part[g * PART + HEAD_DIM + 1], l);

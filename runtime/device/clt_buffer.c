@@ -122,6 +122,7 @@ void clt_buffer_destroy(clt_buffer *b) {
     if (!b) return;
     if (b->dev) {
         clt_tensor_map_forget(b->dev, b);
+        b->dev->buffers_destroyed++;
         if (b->prev) b->prev->next = b->next;
         if (b->next) b->next->prev = b->prev;
         if (b->dev->buffers == b) b->dev->buffers = b->next;

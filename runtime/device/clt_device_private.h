@@ -78,6 +78,7 @@ typedef struct {
 } clt_timed;
 
 typedef struct clt_recorder clt_recorder;
+typedef struct clt_sequence clt_sequence;
 typedef struct clt_waiter clt_waiter;
 typedef struct clt_helpers clt_helpers;
 
@@ -123,7 +124,9 @@ struct clt_device {
     clt_waiter *waiter;     /* NULL: the driver needs no waiting thread */
     cl_event gate;          /* for tests, see clt_device_gate */
     clt_recorder *recorder; /* NULL: launches are not recorded */
-    clt_idle idle;          /* called while the host waits; NULL: nothing is */
+    clt_sequence *sequence; /* notes launches (clt_sequence.h); NULL: none does */
+    uint64_t buffers_destroyed;
+    clt_idle idle; /* called while the host waits; NULL: nothing is */
     void *idle_ctx;
     bool idles; /* it runs, or is kept from running */
 };
@@ -250,6 +253,10 @@ typedef struct {
 } clt_launch_call;
 /* Checks the number of arguments, sets them and queues the launch. */
 clt_status clt_launch_now(const clt_launch_call *c);
+/* An argument of a kernel object; CL_INVALID_MEM_OBJECT for a pinned buffer. */
+cl_int clt_kernel_set_arg(cl_kernel k, cl_uint i, const clt_arg *a);
+/* clt_sequence.c: notes a launch that was queued. */
+void clt_sequence_note(clt_sequence *s, const clt_launch_call *c);
 /* clt_record.c: launches and records the buffers before and after. dev->recorder must not be NULL. */
 clt_status clt_record_launch(const clt_launch_call *c);
 

@@ -141,19 +141,19 @@ void clt_kernels_free(clt_device *dev) {
 
 /* --- launching --- */
 
-static cl_int set_arg(clt_kernel *k, cl_uint i, const clt_arg *a) {
+cl_int clt_kernel_set_arg(cl_kernel k, cl_uint i, const clt_arg *a) {
     switch (a->kind) {
     case CLT_ARG_BUF:
         if (a->v.buf && a->v.buf->pinned) return CL_INVALID_MEM_OBJECT; /* it is mapped */
-        return clSetKernelArg(k->kernel, i, sizeof(cl_mem), a->v.buf ? &a->v.buf->mem : NULL);
+        return clSetKernelArg(k, i, sizeof(cl_mem), a->v.buf ? &a->v.buf->mem : NULL);
     case CLT_ARG_I32:
-        return clSetKernelArg(k->kernel, i, sizeof(cl_int), &a->v.i32);
+        return clSetKernelArg(k, i, sizeof(cl_int), &a->v.i32);
     case CLT_ARG_U32:
-        return clSetKernelArg(k->kernel, i, sizeof(cl_uint), &a->v.u32);
+        return clSetKernelArg(k, i, sizeof(cl_uint), &a->v.u32);
     case CLT_ARG_U64:
-        return clSetKernelArg(k->kernel, i, sizeof(cl_ulong), &a->v.u64);
+        return clSetKernelArg(k, i, sizeof(cl_ulong), &a->v.u64);
     case CLT_ARG_F32:
-        return clSetKernelArg(k->kernel, i, sizeof(cl_float), &a->v.f32);
+        return clSetKernelArg(k, i, sizeof(cl_float), &a->v.f32);
     }
     return CL_INVALID_ARG_VALUE;
 }
@@ -187,7 +187,7 @@ clt_status clt_launch_now(const clt_launch_call *c) {
     for (int d = 0; d < dims; d++)
         if (global[d] == 0) return CLT_OK;
     for (int i = 0; i < count; i++) {
-        cl_int e = set_arg(k, (cl_uint)i, &args[i]);
+        cl_int e = clt_kernel_set_arg(k->kernel, (cl_uint)i, &args[i]);
         clt_cl_count(dev, e);
         if (e != CL_SUCCESS)
             return clt_error(CLT_FAIL, "kernel %s does not accept argument %d on %s: %s", k->name, i,
@@ -216,7 +216,9 @@ clt_status clt_launch_now(const clt_launch_call *c) {
 static clt_status launch(const clt_launch_call *c) {
     const clt_device *dev = c->kernel->dev;
     if (dev->rehearses) return CLT_OK;
-    return dev->recorder ? clt_record_launch(c) : clt_launch_now(c);
+    const clt_status st = dev->recorder ? clt_record_launch(c) : clt_launch_now(c);
+    if (st == CLT_OK && dev->sequence) clt_sequence_note(dev->sequence, c);
+    return st;
 }
 
 clt_status clt_launch(clt_kernel *k, int dims, const size_t *global, const size_t *local, const clt_arg *args,

@@ -25,11 +25,17 @@ cl_int clt_flush_queues(clt_device *dev) {
 }
 
 #define SHORT_WAIT 20e-6 /* seconds: shorter waits poll without sleeping and without the waiter */
+#define SHORT_WAIT_GPU                                                                                       \
+    2e-3 /* the same on a GPU, which leaves the cores idle: a sleep is at least 50 us long */
+
+static double short_wait(const clt_device *dev) {
+    return dev->facts.type == CLT_DEVICE_GPU ? SHORT_WAIT_GPU : SHORT_WAIT;
+}
 
 /* Sleeps a small part of the time that was waited: the wait ends at most about 1 % late, and the CPU's cores
  * are free for a driver that computes on them. */
-static void back_off(double waited) {
-    if (waited < SHORT_WAIT)
+static void back_off(const clt_device *dev, double waited) {
+    if (waited < short_wait(dev))
         sched_yield();
     else
         clt_sleep(CLT_MIN(waited / 128 + 2e-6, 0.5e-3));
@@ -52,12 +58,12 @@ cl_int clt_event_quiet(clt_device *dev, cl_event event) {
             e = CL_DEVICE_NOT_AVAILABLE;
             break;
         }
-        if (!lent && waited > SHORT_WAIT) {
+        if (!lent && waited > short_wait(dev)) {
             clt_waiter_give(dev->waiter, event);
             lent = true;
         }
         clt_device_idle(dev);
-        back_off(waited);
+        back_off(dev, waited);
     }
     /* Polling "complete" is no synchronisation point; waiting for a complete event is one, and costs nothing.
      */

@@ -5,10 +5,7 @@
 
 /* Flags of the kernel. */
 enum { HAS_BIAS = 1, HAS_GATE_BIAS = 2, HAS_RESIDUAL = 4, HAS_NORM_W = 8, HAS_NORM_B = 16 };
-enum {
-    TOGETHER = 4,  /* rows of a launch at most */
-    COLUMNS = 8192 /* of these rows together that local memory holds */
-};
+enum { COLUMNS = 8192 /* of all rows of a launch together that local memory holds */ };
 
 static uint32_t flags_of(const clt_linear_params *p) {
     return (clt_tensor_present(p->bias) ? HAS_BIAS : 0) |
@@ -18,23 +15,45 @@ static uint32_t flags_of(const clt_linear_params *p) {
            (clt_tensor_present(p->norm_b) ? HAS_NORM_B : 0);
 }
 
-/* Columns that are kept at a time: all of them if they fit. */
-static int chunk_of(const clt_linear_params *p, int together) {
-    return (int)CLT_MIN(COLUMNS / together, CLT_ROUND_UP(p->k, (int64_t)256));
+/* A row's program for a call, and its launch. */
+typedef struct {
+    char options[512];
+    int64_t outputs; /* that a work-group has at a time */
+} linear_plan;
+
+/* Body rows: `together` rows of x are kept in local memory, as many columns as fit. */
+static void plan_rows(const clt_variant *v, const clt_linear_params *p, int64_t rows, linear_plan *plan) {
+    const int together = rows > 2 ? (int)clt_variant_param(v, "ROWS", 4) : (int)rows;
+    const int chunk = (int)CLT_MIN(COLUMNS / together, CLT_ROUND_UP(p->k, (int64_t)256));
+    snprintf(plan->options, sizeof plan->options, "%s -DTOGETHER=%d -DCHUNK=%d", v->options, together, chunk);
+    plan->outputs = clt_variant_param(v, "ITEMS", 128) / 32 * (clt_tensor_present(p->gate) ? 1 : 2);
 }
 
-/* `rows` rows from row `first` on, by the program for `together` rows. */
-static clt_status run_part(clt_ops *ops, const clt_variant *v, const clt_linear_params *p, int together,
-                           int64_t first, int64_t rows) {
+/* Body mma: two tiles of outputs where every compute unit then still has some. */
+static void plan_mma(clt_ops *ops, const clt_variant *v, const clt_linear_params *p, linear_plan *plan) {
+    enum { TILE = 16 };
+    const int64_t units = clt_device_get_facts(clt_ops_device(ops))->compute_units;
+    const int tiles = !clt_tensor_present(p->gate) && p->n >= 4 * TILE * units ? 2 : 1;
+    snprintf(plan->options, sizeof plan->options, "%s -DTILES=%d", v->options, tiles);
+    plan->outputs = (int64_t)tiles * TILE;
+}
+
+/* `rows` rows from row `first` on. */
+static clt_status run_part(clt_ops *ops, const clt_variant *v, const clt_linear_params *p, int64_t first,
+                           int64_t rows) {
     clt_device *dev = clt_ops_device(ops);
-    const bool gated = clt_tensor_present(p->gate);
     const clt_ref x = clt_tensor_at(p->x, first, 0).ref, y = clt_tensor_at(p->y, first, 0).ref,
                   residual = clt_tensor_at(p->residual, first, 0).ref;
-    char options[512];
+    linear_plan plan;
     clt_kernel *kernel;
-    snprintf(options, sizeof options, "%s -DROWS=%d -DCHUNK=%d -DNORM=%d -DGATED=%d -DACT=%d", v->options,
-             together, chunk_of(p, together), (int)p->norm, gated, (int)p->act);
-    CLT_TRY(clt_kernel_get(dev, v->file, "linear_rows", options, &kernel));
+    if (strcmp(v->body, "mma") == 0)
+        plan_mma(ops, v, p, &plan);
+    else
+        plan_rows(v, p, rows, &plan);
+    const size_t n = strlen(plan.options);
+    snprintf(plan.options + n, sizeof plan.options - n, " -DNORM=%d -DGATED=%d -DACT=%d", (int)p->norm,
+             clt_tensor_present(p->gate), (int)p->act);
+    CLT_TRY(clt_kernel_get(dev, v->file, "linear_rows", plan.options, &kernel));
     const clt_arg args[] = {CLT_U32(rows),        CLT_U32(p->n),           CLT_U32(p->k),
                             CLT_U32(flags_of(p)), CLT_F32(p->eps),         CLT_REF(x),
                             CLT_U32(p->x.ld),     CLT_REF(p->norm_w.ref),  CLT_REF(p->norm_b.ref),
@@ -42,19 +61,18 @@ static clt_status run_part(clt_ops *ops, const clt_variant *v, const clt_linear_
                             CLT_U32(p->gate.ld),  CLT_REF(p->bias.ref),    CLT_REF(p->gate_bias.ref),
                             CLT_REF(residual),    CLT_U32(p->residual.ld), CLT_REF(y),
                             CLT_U32(p->y.ld)};
-    const int64_t items = clt_variant_param(v, "ITEMS", 128), outputs = items / 32 * (gated ? 1 : 2);
-    const int64_t most =
-        clt_device_get_facts(dev)->compute_units * (int64_t)clt_variant_param(v, "GROUPS", 8);
-    const int64_t groups = CLT_MIN(CLT_CEIL_DIV(p->n, outputs), CLT_MAX(most, 1));
-    return clt_launch(kernel, 1, (size_t[]){(size_t)(groups * items)}, (size_t[]){(size_t)items}, args,
+    const int64_t items = clt_variant_param(v, "ITEMS", 128),
+                  units = clt_device_get_facts(dev)->compute_units;
+    const int64_t most = CLT_MAX(units, 1) * (int64_t)clt_variant_param(v, "GROUPS", 8);
+    const size_t groups = (size_t)CLT_MIN(CLT_CEIL_DIV(p->n, plan.outputs), most);
+    return clt_launch(kernel, 1, (size_t[]){groups * (size_t)items}, (size_t[]){(size_t)items}, args,
                       CLT_COUNT_OF(args));
 }
 
 clt_status clt_linear_run(clt_ops *ops, const clt_variant *v, const clt_linear_params *p) {
-    for (int64_t first = 0; first < p->rows; first += TOGETHER) {
-        const int64_t rows = CLT_MIN(p->rows - first, (int64_t)TOGETHER);
-        CLT_TRY(run_part(ops, v, p, rows > 2 ? TOGETHER : (int)rows, first, rows));
-    }
+    const int64_t most = clt_variant_param(v, "ROWS", 4);
+    for (int64_t first = 0; first < p->rows; first += most)
+        CLT_TRY(run_part(ops, v, p, first, CLT_MIN(p->rows - first, most)));
     return CLT_OK;
 }
 
@@ -68,8 +86,8 @@ static bool is_aligned(const clt_tensor *t) {
 
 static bool takes(const clt_variant *v, const void *call) {
     const clt_linear_params *p = call;
-    (void)v;
-    return p->rows >= 1 && p->rows <= CLT_LINEAR_ROWS && p->k % 8 == 0 && is_aligned(&p->x) &&
+    return p->rows >= 1 && p->rows <= CLT_LINEAR_ROWS && p->k % clt_variant_param(v, "K", 8) == 0 &&
+           clt_dtype_in(p->w.type, (uint32_t)clt_variant_param(v, "TYPES", 7)) && is_aligned(&p->x) &&
            is_aligned(&p->w) && is_aligned(&p->gate) && is_aligned(&p->norm_w) && is_aligned(&p->norm_b);
 }
 

@@ -1,5 +1,6 @@
 /* The check of linear.vt's rows: a few small calls with every part of the formula, edges of outputs, columns
- * that need several chunks, and rows that are fewer than the program's, against the formula in double. */
+ * that need several chunks, and rows that are fewer than the program's, as far as the row takes them, against
+ * the formula in double. */
 #include <math.h>
 #include <string.h>
 
@@ -16,6 +17,8 @@ typedef struct {
 
 static const linear_case cases[] = {
     {1, 37, 264, CLT_LINEAR_PLAIN, false, true, true, CLT_ACT_NONE},
+    {5, 133, 96, CLT_LINEAR_RMS_NORM, false, true, true, CLT_ACT_RELU},
+    {8, 40, 4128, CLT_LINEAR_LAYER_NORM, true, true, true, CLT_ACT_SILU},
     {1, 16, 1088, CLT_LINEAR_LAYER_NORM, false, true, false, CLT_ACT_GELU},
     {3, 21, 4104, CLT_LINEAR_RMS_NORM, true, false, false, CLT_ACT_SILU},
     {7, 9, 1032, CLT_LINEAR_LAYER_NORM, true, true, true, CLT_ACT_GELU_TANH},
@@ -137,6 +140,8 @@ static clt_status check_case(clt_ops *ops, const clt_variant *v, const linear_ca
 
 clt_status clt_linear_check(clt_ops *ops, const clt_variant *v, void *ctx) {
     const clt_linear_params *call = ctx;
-    for (size_t i = 0; i < CLT_COUNT_OF(cases); i++) CLT_TRY(check_case(ops, v, &cases[i], call->w.type));
+    const long multiple = clt_variant_param(v, "K", 8);
+    for (size_t i = 0; i < CLT_COUNT_OF(cases); i++)
+        if (cases[i].k % multiple == 0) CLT_TRY(check_case(ops, v, &cases[i], call->w.type));
     return CLT_OK;
 }

@@ -105,6 +105,7 @@ int bench_gemm(int argc, char **argv);
 int bench_attention(int argc, char **argv);
 int bench_collective(int argc, char **argv); /* argv[0]: allreduce, reduce-scatter, all-gather */
 int bench_copy(int argc, char **argv);
+int bench_decode(int argc, char **argv);
 int bench_activation(int argc, char **argv);
 int bench_loss(int argc, char **argv);
 int bench_norm(int argc, char **argv);

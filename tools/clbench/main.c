@@ -11,6 +11,7 @@ static const struct {
 } benchmarks[] = {
     {"gemm", "matrix products, compared with OpenBLAS and CLBlast", bench_gemm},
     {"attention", "flash attention, forward and backward", bench_attention},
+    {"decode", "what the next token of a text takes in a layer", bench_decode},
     {"norm", "layer normalisation and sums down columns", bench_norm},
     {"loss", "softmax cross-entropy with its gradient", bench_loss},
     {"activation", "GELU and its gradient", bench_activation},

@@ -61,15 +61,21 @@ static int choose(const clt_command *command, const choices *c, clt_generate_par
     return -1;
 }
 
-static clt_status run(clt_generate_params *p, const choices *c) {
+static clt_status run(clt_generate_params *p, const choices *c, const char *source) {
+    p->source = source;
     if (c->prompts) return generate_batch(p, c->prompts);
     return c->chat ? generate_chat(p, c->chat_template, c->system) : continue_text(p);
 }
 
-int cmd_generate(int argc, char **argv) {
+static clt_generate_params defaults(void) {
     clt_generate_params p = clt_generate_params_default();
-    choices c = {.precision = "fp32", .seed = (int64_t)p.sample.seed};
     p.texts = TOGETHER;
+    return p;
+}
+
+int cmd_generate(int argc, char **argv) {
+    clt_generate_params p = defaults();
+    choices c = {.precision = "fp32", .seed = (int64_t)p.sample.seed};
     const clt_option options[] = {
         {"prompt", 'p', CLT_OPT_STR, &p.prompt, "TEXT", "text to continue (default: start a new document)"},
         {"prompts", 0, CLT_OPT_STR, &c.prompts, "FILE",
@@ -120,10 +126,7 @@ int cmd_generate(int argc, char **argv) {
     if (code < 0 && rest.n != 1) code = clt_options_fail(&command, "exactly one SOURCE is required");
     if (code < 0) code = check(&command, &p);
     if (code < 0) code = choose(&command, &c, &p);
-    if (code < 0) {
-        p.source = rest.v[0];
-        code = clt_status_exit_code(run(&p, &c));
-    }
+    if (code < 0) code = clt_status_exit_code(run(&p, &c, rest.v[0]));
     clt_strv_free(&rest);
     clt_strv_free(&p.stop);
     return code;

@@ -7,6 +7,7 @@
 #define CLT_MPT_INTERNAL_H
 
 #include "runtime/model/mpt/clt_mpt_config.h"
+#include "runtime/device/clt_sequence.h"
 #include "runtime/ops/clt_dropout.h"
 
 typedef struct clt_mpt clt_mpt;
@@ -94,6 +95,14 @@ typedef struct {
     clt_ref qkv, att, hidden, logits; /* numerics fast: fp32 [rows, W], [rows, H*D], [rows, F], [rows, V] */
 } clt_mpt_step_places;
 
+/* The launches of the last step, for the next one with the same `rows` and `longest`. */
+typedef struct {
+    clt_sequence *launches; /* NULL: none are noted */
+    int64_t rows, longest;  /* longest: positions + 1, rounded up to multiples of CLT_MPT_STEP_KEYS */
+    bool seen;              /* such a step ran, so that all of its kernels are built and checked */
+} clt_mpt_repeat;
+enum { CLT_MPT_STEP_KEYS = 512 };
+
 struct clt_mpt {
     clt_model base;
     clt_mpt_config cfg;
@@ -160,6 +169,7 @@ struct clt_mpt {
     clt_mpt_step *step;        /* NULL: not in a step */
     int fused;                 /* whether a step takes clt_mpt_step_logits: 1 yes, -1 no, 0 not asked yet */
     clt_mpt_step_places at;
+    clt_mpt_repeat repeat;
 };
 
 /* Lays out (and with ops, allocates) all buffers. */

@@ -456,6 +456,7 @@ clt_status clt_mpt_create(const clt_model_config *config, const clt_model_shape 
 
 void clt_mpt_destroy(clt_model *model) {
     clt_mpt *m = (clt_mpt *)model;
+    clt_sequence_free(m->repeat.launches);
     for (int i = 0; i < m->n_buffers; i++) clt_buffer_destroy(m->buffers[i]);
     clt_free(m->buffers);
     clt_free(m->acts);

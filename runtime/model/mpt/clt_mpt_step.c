@@ -62,6 +62,13 @@ static int qkv_of(const clt_mpt *m, int layer, clt_linear_params out[3]) {
     return n;
 }
 
+/* The positions that attention is launched for: rounded up, so that many steps have the same launches. */
+static int64_t longest_of(const clt_mpt *m) {
+    int64_t longest = 0;
+    for (int64_t r = 0; r < m->step->rows; r++) longest = CLT_MAX(longest, (int64_t)m->step->position[r] + 1);
+    return CLT_MIN(CLT_ROUND_UP(longest, (int64_t)CLT_MPT_STEP_KEYS), m->room);
+}
+
 static clt_attention_step_params attention_of(const clt_mpt *m, int layer) {
     const clt_mpt_config *c = &m->cfg;
     const clt_mpt_layer_config *l = &c->layer[layer];
@@ -87,8 +94,7 @@ static clt_attention_step_params attention_of(const clt_mpt *m, int layer) {
         .softcap = (float)c->attn_logit_softcapping,
         .window = l->window,
         .o = clt_tensor_of(m->at.att, c->n_heads * c->head_dim, CLT_F32)};
-    for (int64_t r = 0; m->step && r < m->step->rows; r++)
-        p.longest = CLT_MAX(p.longest, (int64_t)m->step->position[r] + 1);
+    if (m->step) p.longest = longest_of(m);
     return p;
 }
 
@@ -189,12 +195,11 @@ static clt_status upload(clt_mpt *m, const int32_t *tokens) {
     return clt_buffer_write(m->tokens.buf, 0, m->host, (size_t)m->forward_words * sizeof *m->host);
 }
 
-clt_status clt_mpt_step_logits(clt_mpt *m, const int32_t *tokens, float *logits) {
+/* All launches from the embedding to the logits. */
+static clt_status queue_step(clt_mpt *m) {
     const clt_mpt_config *c = &m->cfg;
-    const size_t n = (size_t)(m->step->rows * c->vocab_size);
     const clt_batch sample = {.samples = 1}; /* of as many tokens as there are texts */
     const clt_model_pass b = {.batch = &sample};
-    CLT_TRY(upload(m, tokens));
     CLT_TRY(clt_mpt_need(m, CLT_MPT_EMBEDDING_UNIT));
     m->shape.seq = m->step->rows;
     const clt_status st = clt_mpt_embed(m, &b);
@@ -211,7 +216,38 @@ clt_status clt_mpt_step_logits(clt_mpt *m, const int32_t *tokens, float *logits)
     const clt_linear_params head = head_of(m);
     CLT_TRY(clt_op_linear(m->ops, &head));
     CLT_TRY(clt_mpt_head_done(m));
-    CLT_TRY(clt_mpt_done(m, clt_mpt_head_unit(c)));
+    return clt_mpt_done(m, clt_mpt_head_unit(c));
+}
+
+/* The same while its launches are noted. */
+static clt_status note_step(clt_mpt *m) {
+    clt_device *dev = clt_ops_device(m->ops);
+    clt_sequence_free(m->repeat.launches);
+    m->repeat.launches = NULL;
+    CLT_TRY(clt_sequence_begin(dev));
+    const clt_status st = queue_step(m);
+    CLT_TRY(clt_sequence_end(dev, &m->repeat.launches));
+    return st;
+}
+
+/* The first step of its kind builds and checks kernels, the second is noted, and others repeat that. Units
+ * that come and go change places, so that nothing can be repeated. */
+static clt_status run_step(clt_mpt *m) {
+    clt_mpt_repeat *r = &m->repeat;
+    const int64_t rows = m->step->rows, longest = longest_of(m);
+    const bool same = r->seen && r->rows == rows && r->longest == longest;
+    if (m->base.need) return queue_step(m);
+    if (same && r->launches && clt_sequence_is_current(r->launches)) return clt_sequence_run(r->launches);
+    if (same) return note_step(m);
+    clt_sequence_free(r->launches);
+    *r = (clt_mpt_repeat){.rows = rows, .longest = longest, .seen = true};
+    return queue_step(m);
+}
+
+clt_status clt_mpt_step_logits(clt_mpt *m, const int32_t *tokens, float *logits) {
+    const size_t n = (size_t)(m->step->rows * m->cfg.vocab_size);
+    CLT_TRY(upload(m, tokens));
+    CLT_TRY(run_step(m));
     CLT_TRY(clt_ref_read_f32(m->at.logits, logits, n));
     clt_mpt_scale_logits(m, logits, (int64_t)n);
     return CLT_OK;

@@ -99,52 +99,44 @@ static clt_status text_logits(clt_mpt *m, const clt_model_text *t, int64_t first
     return st;
 }
 
-/* The last tokens of texts that have all others in their places. logits[i]: where text i's are wanted. */
-static clt_status step_texts(clt_mpt *m, const clt_model_text *const *text, float *const *logits, int64_t n) {
-    const int64_t V = m->cfg.vocab_size;
+/* The last tokens of texts that have all others in their places, into logits [n, V]. */
+static clt_status step_texts(clt_mpt *m, const clt_model_text *text, int64_t n, float *logits) {
     clt_mpt_step step = {.rows = n};
     int32_t tokens[CLT_MPT_STEP_ROWS];
-    float *all = clt_try_malloc((size_t)(n * V) * sizeof *all);
-    if (!all) return clt_no_memory("logits", (size_t)(n * V) * sizeof *all);
     for (int64_t i = 0; i < n; i++) {
-        step.position[i] = (int32_t)(text[i]->len - 1);
-        step.place[i] = (int32_t)text[i]->place;
-        tokens[i] = text[i]->tokens[text[i]->len - 1];
-        m->n_cached[text[i]->place] = 0;
+        step.position[i] = (int32_t)(text[i].len - 1);
+        step.place[i] = (int32_t)text[i].place;
+        tokens[i] = text[i].tokens[text[i].len - 1];
+        m->n_cached[text[i].place] = 0;
     }
     m->step = &step;
     clt_status st = clt_mpt_begin_step(m);
     if (st == CLT_OK)
-        st = m->fused > 0 ? clt_mpt_step_logits(m, tokens, all) : pass_of(m, tokens, n, 0, n, all);
+        st = m->fused > 0 ? clt_mpt_step_logits(m, tokens, logits) : pass_of(m, tokens, n, 0, n, logits);
     m->step = NULL;
-    for (int64_t i = 0; i < n && st == CLT_OK; i++) {
-        memcpy(logits[i], all + i * V, (size_t)V * sizeof *all);
-        keep_text(m, text[i]);
-    }
-    clt_free(all);
+    for (int64_t i = 0; i < n && st == CLT_OK; i++) keep_text(m, &text[i]);
     return st;
+}
+
+/* Whether the place has all of the text but its last token. */
+static bool is_next(const clt_mpt *m, const clt_model_text *t) {
+    return known(m, t, t->len - 1) == t->len - 1;
 }
 
 clt_status clt_mpt_next(clt_model *model, const clt_model_text *text, int64_t n, float *logits) {
     clt_mpt *m = (clt_mpt *)model;
-    const clt_model_text *joint[CLT_MPT_STEP_ROWS];
-    float *to[CLT_MPT_STEP_ROWS];
-    const int64_t most = CLT_MIN((int64_t)CLT_MPT_STEP_ROWS, m->rows);
-    int64_t waiting = 0;
-    for (int64_t i = 0; i < n; i++) {
-        const clt_model_text *t = &text[i];
-        CLT_TRY(check_text(m, t));
-        if (known(m, t, t->len - 1) < t->len - 1) {
-            CLT_TRY(text_logits(m, t, t->len - 1, 1, logits + i * m->cfg.vocab_size));
-            continue;
-        }
-        joint[waiting] = t;
-        to[waiting++] = logits + i * m->cfg.vocab_size;
-        if (waiting < most) continue;
-        CLT_TRY(step_texts(m, joint, to, waiting));
-        waiting = 0;
+    const int64_t most = CLT_MIN((int64_t)CLT_MPT_STEP_ROWS, m->rows), V = m->cfg.vocab_size;
+    for (int64_t i = 0; i < n; i++) CLT_TRY(check_text(m, &text[i]));
+    for (int64_t i = 0; i < n;) {
+        int64_t joint = 0; /* neighbours that go together */
+        while (joint < most && i + joint < n && is_next(m, &text[i + joint])) joint++;
+        if (joint)
+            CLT_TRY(step_texts(m, text + i, joint, logits + i * V));
+        else
+            CLT_TRY(text_logits(m, &text[i], text[i].len - 1, 1, logits + i * V));
+        i += CLT_MAX(joint, 1);
     }
-    return waiting ? step_texts(m, joint, to, waiting) : CLT_OK;
+    return CLT_OK;
 }
 
 clt_status clt_mpt_logits(clt_model *model, const int32_t *tokens, int64_t len, int64_t first, int64_t rows,

@@ -41,6 +41,15 @@ static void sift(candidate *c, int64_t k) {
     }
 }
 
+/* Whether one of BLOCK logits is larger: without branches, so that the loop is vectorised. Few blocks have
+ * one, and this pass is a large part of a token's time on a fast device. */
+enum { BLOCK = 64 };
+static bool any_above(const float *logits, float limit) {
+    int any = 0;
+    for (int i = 0; i < BLOCK; i++) any |= logits[i] > limit;
+    return any;
+}
+
 /* The k largest logits, largest first; the caller frees them. */
 static candidate *largest(const float *logits, int64_t vocab, int64_t k) {
     candidate *c = clt_malloc((size_t)k * sizeof *c);
@@ -51,11 +60,16 @@ static candidate *largest(const float *logits, int64_t vocab, int64_t k) {
         c[i] = c[k - 1 - i];
         c[k - 1 - i] = t;
     }
-    for (int64_t i = k; i < vocab; i++) {
-        candidate x = {logits[i], (int32_t)i};
-        if (by_logit(&x, &c[0]) > 0) continue;
-        c[0] = x;
-        sift(c, k);
+    for (int64_t i = k; i < vocab;) {
+        if (vocab - i >= BLOCK && !any_above(logits + i, c[0].logit)) {
+            i += BLOCK;
+            continue;
+        }
+        for (const int64_t end = CLT_MIN(i + BLOCK, vocab); i < end; i++) {
+            if (!(logits[i] > c[0].logit)) continue; /* of equal ones the first counts */
+            c[0] = (candidate){logits[i], (int32_t)i};
+            sift(c, k);
+        }
     }
     qsort(c, (size_t)k, sizeof *c, by_logit);
     return c;
