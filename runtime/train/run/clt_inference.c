@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "runtime/checkpoint/clt_safetensors.h"
-#include "runtime/ops/ref/clt_ref.h"
 
 /* --- a model --- */
 
@@ -25,16 +24,17 @@ clt_status clt_inference_open(clt_inference *x, const char *source) {
     return read_config(x);
 }
 
-/* Elements of a tensor for the slab of 16-bit weights. */
+enum { STAGE = 1 << 20 /* elements that are rounded at a time */ };
+
+/* Elements of a tensor for the slab of 16-bit weights: the device rounds them. */
 static clt_status write_narrow(void *ctx, int entry, uint64_t first, const float *src, uint64_t count) {
-    enum { BLOCK = 8192 };
-    const clt_inference *x = ctx;
-    uint16_t packed[BLOCK];
+    clt_inference *x = ctx;
     for (uint64_t done = 0, n, run; done < count; done += n) {
         const clt_ref at = clt_slab_at(x->narrow, x->table.entry[entry].offset + first + done, &run);
-        n = CLT_MIN(CLT_MIN(count - done, run), (uint64_t)BLOCK);
-        clt_ref_narrow(x->type, src + done, n, packed);
-        CLT_TRY(clt_buffer_write(at.buf, at.off * sizeof *packed, packed, n * sizeof *packed));
+        const clt_ref wide = {x->stage, 0};
+        n = CLT_MIN(CLT_MIN(count - done, run), (uint64_t)STAGE);
+        CLT_TRY(clt_ref_write_f32(wide, src + done, n));
+        CLT_TRY(clt_op_cast(x->ops, clt_tensor_vector(wide, CLT_F32), clt_tensor_vector(at, x->type), n));
     }
     return CLT_OK;
 }
@@ -68,7 +68,12 @@ static clt_status load_weights(clt_inference *x) {
     clt_weight_map *map;
     CLT_TRY(clt_model_weight_map(x->cfg, &x->table, &map));
     CLT_TRY(clt_weight_source_use_map(x->src, &x->table, map, NULL));
-    return clt_weight_source_load(x->src, &x->table, part, x->narrow ? 2 : 1, NULL);
+    if (x->narrow)
+        CLT_TRY(clt_buffer_create(x->dev, STAGE * sizeof(float), "weights on their way", &x->stage));
+    const clt_status st = clt_weight_source_load(x->src, &x->table, part, x->narrow ? 2 : 1, NULL);
+    clt_buffer_destroy(x->stage);
+    x->stage = NULL;
+    return st;
 }
 
 clt_status clt_inference_load(clt_inference *x, const clt_inference_params *p) {

@@ -18,6 +18,7 @@ typedef struct {
     clt_model_config *cfg;
     clt_model_facts facts;
     clt_dtype type;
+    clt_buffer *stage; /* while weights are loaded */
 } clt_inference;
 
 /* Opens the source and reads its model's configuration. *x starts from {0}; close it after errors too. */
