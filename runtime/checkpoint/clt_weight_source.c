@@ -28,12 +28,20 @@ struct clt_weight_source {
     view *file; /* with a map: the files' tensors, [mapper.map->files], in the order of the map */
     clt_weight_map *map;
     clt_weight_mapper mapper;
-    clt_strv names; /* of the map's model */
+    clt_strv names; /* of the map's model, and those that files have without a prefix */
 };
 
-/* Composer writes "model." in front of every name. */
-static const char *plain_name(const char *name) {
-    return !strncmp(name, "model.transformer.", 18) || !strncmp(name, "model.lm_head.", 14) ? name + 6 : name;
+/* Composer writes "model." in front of every name, and the transformers package a model without its head
+ * (MptModel) without "transformer.". */
+static const char *plain_name(clt_weight_source *s, const char *name) {
+    static const char *const body[] = {"wte.", "wpe.", "blocks.", "norm_f."};
+    if (!strncmp(name, "model.transformer.", 18) || !strncmp(name, "model.lm_head.", 14)) return name + 6;
+    for (size_t i = 0; i < CLT_COUNT_OF(body); i++) {
+        if (strncmp(name, body[i], strlen(body[i])) != 0) continue;
+        clt_strv_add_owned(&s->names, clt_format("transformer.%s", name));
+        return s->names.v[s->names.n - 1];
+    }
+    return name;
 }
 
 static int by_name(const void *a, const void *b) {
@@ -65,7 +73,7 @@ static clt_status add_shard(clt_weight_source *s, const char *path) {
     for (int i = 0; i < n; i++) {
         const clt_st_tensor *t = clt_safetensors_at(f, i);
         view *v = &s->view[s->views++];
-        *v = (view){.name = plain_name(t->name), .shard = s->shards, .tensor = i, .dims = t->dims};
+        *v = (view){.name = plain_name(s, t->name), .shard = s->shards, .tensor = i, .dims = t->dims};
         for (int d = 0; d < t->dims; d++) v->shape[d] = (int64_t)t->shape[d];
     }
     s->shard[s->shards++] = f;
@@ -368,12 +376,15 @@ clt_status clt_weight_source_use_map(clt_weight_source *s, const clt_slab_table 
 }
 
 const char *clt_weight_source_dtype(const clt_weight_source *s) {
+    const view *v = s->map ? s->file : s->view;
     int bf16 = 0, f16 = 0, all = 0;
-    for (int f = 0; f < s->shards; f++)
-        for (int i = 0, n = clt_safetensors_count(s->shard[f]); i < n; i++, all++) {
-            bf16 += clt_safetensors_at(s->shard[f], i)->dtype == CLT_ST_BF16;
-            f16 += clt_safetensors_at(s->shard[f], i)->dtype == CLT_ST_F16;
-        }
+    for (int i = 0, n = s->map ? s->map->files : s->views; i < n; i++) {
+        if (!v[i].name) continue;
+        const clt_st_dtype type = clt_safetensors_at(s->shard[v[i].shard], v[i].tensor)->dtype;
+        bf16 += type == CLT_ST_BF16;
+        f16 += type == CLT_ST_F16;
+        all++;
+    }
     if (all && bf16 == all) return "bfloat16";
     return all && f16 == all ? "float16" : "float32";
 }

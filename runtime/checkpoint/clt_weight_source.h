@@ -31,11 +31,13 @@ clt_status clt_weight_source_use_map(clt_weight_source *s, const clt_slab_table 
                                      const clt_load_options *opt);
 
 /* The type of the files' weights, as config.json calls it: "float32", "bfloat16" or "float16"; "float32"
- * where types are mixed, and for checkpoints. */
+ * where types are mixed, and for checkpoints. With a map, only the tensors that the model needs count: masks
+ * and frequencies beside them have types of their own. */
 const char *clt_weight_source_dtype(const clt_weight_source *s);
 
-/* Tensors of every role; those of HF files have the role "weight", and a prefix "model." (Composer's) is
- * removed from their names. `stored` and `chunks` are 0 for HF files. */
+/* Tensors of every role; those of HF files have the role "weight", a prefix "model." (Composer's) is removed
+ * from their names, and "transformer." is put before those of an MPT without it. `stored` and `chunks` are 0
+ * for HF files. */
 int clt_weight_source_count(const clt_weight_source *s);
 void clt_weight_source_at(const clt_weight_source *s, int i, clt_ckpt_tensor *out);
 int clt_weight_source_find(const clt_weight_source *s, const char *role, const char *name); /* -1: absent */

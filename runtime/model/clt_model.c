@@ -97,6 +97,8 @@ clt_status clt_model_config_read(clt_schema_reader *r, const char *path, json_t 
     clt_model_config *c = clt_calloc(1, f->config_bytes);
     c->family = f;
     clt_status st = f->read(r, path, o, c);
+    const json_t *source = json_object_get(o, CLT_MODEL_SOURCE_KEY);
+    if (json_is_object(source) && !c->source) c->source = json_deep_copy(source);
     if (st == CLT_OK)
         *out = c;
     else
@@ -109,10 +111,17 @@ static char *place_of(void *ctx, const char *path) {
     return clt_strdup(ctx);
 }
 
+/* For families that read no other keys of this form. */
+static const char *harmless(void *ctx, const char *path) {
+    (void)ctx;
+    return strcmp(path, CLT_MODEL_SOURCE_KEY) == 0 ? "it says where the weights come from" : NULL;
+}
+
 clt_status clt_model_config_from_json(json_t *o, bool hf, const char *what, clt_model_config **out) {
     clt_strv strings = {0};
     clt_schema_reader r = {.what = what,
                            .place = place_of,
+                           .harmless = harmless,
                            .ctx = (void *)what,
                            .status = CLT_BAD_CONFIG,
                            .ignore_unknown = hf,
@@ -141,13 +150,16 @@ static json_t *with_type(const clt_model_config *c, json_t *keys) {
 }
 
 json_t *clt_model_config_to_json(const clt_model_config *c) {
-    return with_type(c, c->family->to_json(c));
+    json_t *o = with_type(c, c->family->to_json(c));
+    if (c->source) json_object_set(o, CLT_MODEL_SOURCE_KEY, c->source);
+    return o;
 }
 
 clt_model_config *clt_model_config_copy(const clt_model_config *c) {
     clt_model_config *copy = clt_memdup(c, c->family->config_bytes);
     json_incref(copy->hf);
     json_incref(copy->pretrained);
+    json_incref(copy->source);
     return copy;
 }
 
@@ -155,6 +167,7 @@ void clt_model_config_free(clt_model_config *c) {
     if (!c) return;
     json_decref(c->hf);
     json_decref(c->pretrained);
+    json_decref(c->source);
     clt_free(c);
 }
 
@@ -209,16 +222,16 @@ const char *clt_model_pretrained(const clt_model_config *c) {
 }
 
 void clt_model_config_note_source(clt_model_config *c, const char *folder, const char *torch_dtype) {
-    if (!c->hf) return;
     char *whole = realpath(folder, NULL);
     json_t *source = json_pack("{s:s}", "folder", whole ? whole : folder);
     if (torch_dtype) json_object_set_new(source, "torch_dtype", json_string(torch_dtype));
-    json_object_set_new(c->hf, CLT_MODEL_SOURCE_KEY, source);
+    json_decref(c->source);
+    c->source = source;
     clt_free(whole);
 }
 
 static const char *noted(const clt_model_config *c, const char *key) {
-    return json_string_value(json_object_get(json_object_get(c->hf, CLT_MODEL_SOURCE_KEY), key));
+    return json_string_value(json_object_get(c->source, key));
 }
 
 const char *clt_model_source_folder(const clt_model_config *c) {

@@ -100,8 +100,7 @@ clt_status clt_model_weight_map(const clt_model_config *c, const clt_slab_table 
 /* The Hugging Face folder whose weights a new run starts from (pretrained: true); NULL: none. */
 const char *clt_model_pretrained(const clt_model_config *c);
 /* Notes the folder that has the model's other files (tokenizer, generation_config.json), and the torch_dtype
- * of weights that nothing has trained since (NULL: not noted). Checkpoints store both. No effect on families
- * whose checkpoints have no config.json (MPT). */
+ * of weights that nothing has trained since (NULL: not noted). Checkpoints store both. */
 void clt_model_config_note_source(clt_model_config *c, const char *folder, const char *torch_dtype);
 /* The noted folder and torch_dtype; NULL: not noted. */
 const char *clt_model_source_folder(const clt_model_config *c);

@@ -70,6 +70,7 @@ struct clt_model_config {
     const clt_model_family *family;
     json_t *hf;         /* owned: the config.json that it was read from, overrides applied; NULL: none */
     json_t *pretrained; /* owned: clt_model_pretrained as a string; NULL: none */
+    json_t *source;     /* owned: what clt_model_config_note_source noted; NULL: nothing */
 };
 
 struct clt_model {
@@ -84,7 +85,7 @@ struct clt_model {
 
 extern const clt_model_family clt_mpt_family, clt_hf_model_family;
 
-/* The key of clt_model_config.hf that says where the files come from (clt_model_config_note_source). */
+/* The key of clt_model_config_to_json's object that holds clt_model_config.source. */
 #define CLT_MODEL_SOURCE_KEY "_cltrain"
 
 /* Values of model.name that LLM Foundry knows and cltrain refuses, for a family's table of keys. Ends with

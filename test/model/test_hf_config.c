@@ -14,7 +14,7 @@
     "'num_hidden_layers': 2, 'num_attention_heads': 4, 'max_position_embeddings': 64"
 #define MISTRAL                                                                                              \
     "'model_type': 'mistral', 'vocab_size': 288, 'hidden_size': 32, 'intermediate_size': 72, "               \
-    "'num_hidden_layers': 3, 'num_attention_heads': 4, 'max_position_embeddings': 64"
+    "'num_hidden_layers': 3, 'num_attention_heads': 16, 'max_position_embeddings': 64"
 #define GEMMA2 "'model_type': 'gemma2', 'vocab_size': 288, 'num_hidden_layers': 3"
 
 /* The keys of `base`, which those of `change` replace; both with single quotes for double ones. */
@@ -53,7 +53,18 @@ static void absent_keys_have_defaults(void **state) {
     assert_true(c->layer[0].window == 4095);
     release(c);
     c = config(MISTRAL, "'sliding_window': null");
-    assert_true(c->layer[0].window == -1);
+    assert_true(c->layer[0].window == -1 && c->kv_n_heads == 8);
+    release(c);
+    c = config(MISTRAL, "'num_key_value_heads': null");
+    assert_true(c->kv_n_heads == 16);
+    release(c);
+    c = config("'model_type': 'qwen2', 'num_attention_heads': 64", "");
+    assert_true(c->d_model == 4096 && c->ffn_hidden == 22016 && c->n_layers == 32 && c->kv_n_heads == 32);
+    assert_true(c->vocab_size == 151936 && c->max_seq_len == 32768 && c->layer[31].window == 4095);
+    release(c);
+    c = config("'model_type': 'llama'", "");
+    assert_true(c->vocab_size == 32000 && c->ffn_hidden == 11008 && c->kv_n_heads == 32 &&
+                c->max_seq_len == 2048);
     release(c);
     c = config(GEMMA2, "");
     assert_true(c->attn_logit_softcapping == 50 && c->final_logit_softcapping == 30 &&
@@ -80,6 +91,11 @@ static void keys_are_read(void **state) {
     release(c);
     c = config(LLAMA, "'rope_parameters': {'rope_type': 'default', 'rope_theta': 7e5}");
     assert_true(c->rope == CLT_ROPE_PLAIN && c->rope_theta == 7e5);
+    release(c);
+    c = config(LLAMA,
+               "'hidden_act': 'gelu_python', 'num_beams': 4, 'pruned_heads': {}, 'partial_rotary_factor': 1, "
+               "'rope_scaling': {'rope_type': 'linear', 'type': 'linear', 'factor': 2}");
+    assert_true(c->activation == CLT_ACT_GELU && c->rope == CLT_ROPE_LINEAR);
     release(c);
     c = config(GEMMA2, "'sliding_window': 9, 'attn_logit_softcapping': null, 'layer_types': "
                        "['full_attention', 'sliding_attention', 'full_attention']");
@@ -123,7 +139,12 @@ static void wrong_keys_are_named(void **state) {
         {"'model_type': 'gpt_neox', 'vocab_size': 288", "'rotary_pct': 0", "rotary_pct"},
         {"'model_type': 'gpt_neox', 'vocab_size': 288", "'rotary_pct': 0.5, 'partial_rotary_factor': 0.25",
          "partial_rotary_factor"},
-        {"'model_type': 'llama'", "", "vocab_size"},
+        {MISTRAL, "'num_attention_heads': 4",
+         "num_key_value_heads' is 8: it must divide num_attention_heads 4"},
+        {LLAMA, "'rope_scaling': {'rope_type': 'linear', 'type': 'dynamic', 'factor': 2}",
+         "'rope_scaling' has rope_type linear and type dynamic"},
+        {LLAMA, "'partial_rotary_factor': 0.5", "partial_rotary_factor"},
+        {LLAMA, "'pruned_heads': {'0': [1]}", "pruned_heads"},
     };
     (void)state;
     clt_error_quiet(true);
@@ -172,6 +193,7 @@ static void folders_are_read(void **state) {
     tu_assert_ok(load("pretrained_model_name_or_path: test/golden/mpt-alibi/hf", &c), "mpt");
     assert_true(((const clt_mpt_config *)c->model)->alibi);
     assert_non_null(clt_model_pretrained(c->model));
+    assert_non_null(strstr(clt_model_source_folder(c->model), "/test/golden/mpt-alibi/hf"));
     clt_config_free(c);
 }
 
@@ -197,6 +219,26 @@ static void wrong_sections_are_named(void **state) {
             fail_msg("%s: the message is '%s'", bad[i].model, clt_last_error());
     }
     clt_error_quiet(false);
+}
+
+/* A family that keeps no config.json notes the folder too, and does not export the note. */
+static void mpt_keeps_its_source(void **state) {
+    static const char path[] = "test/golden/mpt-alibi/hf/config.json";
+    json_t *o = golden_load(path);
+    clt_model_config *a, *b;
+    (void)state;
+    tu_assert_ok(clt_model_config_from_json(o, true, path, &a), path);
+    clt_model_config_note_source(a, "test", "float16");
+    json_t *written = clt_model_config_to_json(a), *exported = clt_model_hf_config(a, "float16");
+    tu_assert_ok(clt_model_config_from_json(written, false, path, &b), path);
+    assert_string_equal(clt_model_source_dtype(b), "float16");
+    assert_string_equal(clt_model_source_folder(b), clt_model_source_folder(a));
+    assert_null(json_object_get(exported, "_cltrain"));
+    json_decref(written);
+    json_decref(exported);
+    json_decref(o);
+    clt_model_config_free(a);
+    clt_model_config_free(b);
 }
 
 /* What a checkpoint stores makes the same model again, with the noted folder. */
@@ -234,6 +276,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(absent_keys_have_defaults), cmocka_unit_test(keys_are_read),
         cmocka_unit_test(wrong_keys_are_named),      cmocka_unit_test(folders_are_read),
         cmocka_unit_test(wrong_sections_are_named),  cmocka_unit_test(checkpoints_keep_the_configuration),
+        cmocka_unit_test(mpt_keeps_its_source),
     };
     return tu_run(tests, CLT_COUNT_OF(tests));
 }

@@ -150,6 +150,34 @@ static void test_other_layout(void **state) {
     clt_free(host);
 }
 
+static void check_dtype(const char *want) {
+    clt_weight_source *s = NULL;
+    clt_slab_table t;
+    assert_int_equal(clt_weight_source_open(dir, &s), CLT_OK);
+    make_table(&t);
+    assert_int_equal(clt_weight_source_use_map(s, &t, other_layout(&t), NULL), CLT_OK);
+    assert_string_equal(clt_weight_source_dtype(s), want);
+    clt_slab_table_free(&t);
+    clt_weight_source_close(s);
+}
+
+/* What is no weight does not count. */
+static void test_dtype(void **state) {
+    (void)state;
+    clt_st_spec spec[] = {{"body.z", CLT_ST_F16, 2, {4, 5}},
+                          {"body.a", CLT_ST_F16, 1, {4}},
+                          {"x.mask", CLT_ST_F32, 4, {1, 1, 2, 2}}};
+    write_text("config.json", "{\"d_model\": 4}");
+    write_weights("model.safetensors", spec, 3);
+    check_dtype("float16");
+    spec[0].dtype = spec[1].dtype = CLT_ST_BF16;
+    write_weights("model.safetensors", spec, 3);
+    check_dtype("bfloat16");
+    spec[1].dtype = CLT_ST_F32;
+    write_weights("model.safetensors", spec, 3);
+    check_dtype("float32");
+}
+
 /* Files of PyTorch are programs: the message says how to convert them. */
 static void test_pickles(void **state) {
     (void)state;
@@ -181,6 +209,11 @@ static void test_one_file(void **state) {
     assert_true(clt_weight_source_find(s, "weight", "lm_head.weight") >= 0);
     assert_int_equal(clt_weight_source_find(s, "exp_avg", "transformer.wte.weight"), -1);
     clt_weight_source_close(s);
+    /* The names of a model that was saved without its head. */
+    spec[0].name = "wte.weight", spec[1].name = "norm_f.weight";
+    write_weights("model.safetensors", spec, 2);
+    assert_int_equal(load(NULL), CLT_OK);
+    spec[0].name = "model.transformer.wte.weight", spec[1].name = "model.transformer.norm_f.weight";
     /* A head that differs from the embedding belongs to another model; numbers that bf16 rounds differ. */
     clt_error_quiet(true);
     spec[2].dtype = CLT_ST_BF16;
@@ -247,6 +280,7 @@ static void test_shards(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(test_one_file, set_up, tear_down),
                                        cmocka_unit_test_setup_teardown(test_other_layout, set_up, tear_down),
+                                       cmocka_unit_test_setup_teardown(test_dtype, set_up, tear_down),
                                        cmocka_unit_test_setup_teardown(test_pickles, set_up, tear_down),
                                        cmocka_unit_test_setup_teardown(test_shards, set_up, tear_down)};
     return cmocka_run_group_tests(tests, NULL, NULL);

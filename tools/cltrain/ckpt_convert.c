@@ -16,20 +16,6 @@ clt_status ckpt_weights_read(void *ctx, int entry, uint64_t first, float *dst, u
                                   first, dst, count);
 }
 
-/* The table of the source's model configuration, and that configuration in the form of checkpoints. */
-static clt_status model_table(const clt_weight_source *s, ckpt_weights *w) {
-    CLT_TRY(clt_model_config_parse(clt_weight_source_model(s), true, clt_weight_source_path(s), &w->config));
-    if (clt_weight_source_kind(s) == CLT_SOURCE_HF)
-        clt_model_config_note_source(w->config, clt_weight_source_path(s), clt_weight_source_dtype(s));
-    CLT_TRY(clt_model_table(w->config, &w->table));
-    json_t *model = clt_model_config_to_json(w->config);
-    char *dump = json_dumps(model, JSON_COMPACT);
-    w->model = clt_strdup(dump ? dump : "{}");
-    clt_free(dump);
-    json_decref(model);
-    return CLT_OK;
-}
-
 static void plain_table(const clt_weight_source *s, clt_slab_table *table) {
     for (int i = 0; i < clt_weight_source_count(s); i++) {
         clt_ckpt_tensor t;
@@ -47,14 +33,30 @@ static clt_status use_layout(ckpt_weights *w) {
     return clt_weight_source_use_map(w->source, &w->table, map, NULL);
 }
 
+/* The table of the source's model configuration, and that configuration in the form of checkpoints, with the
+ * type of the weights, which the layout tells from other tensors. */
+static clt_status model_table(ckpt_weights *w) {
+    const clt_weight_source *s = w->source;
+    CLT_TRY(clt_model_config_parse(clt_weight_source_model(s), true, clt_weight_source_path(s), &w->config));
+    CLT_TRY(clt_model_table(w->config, &w->table));
+    CLT_TRY(use_layout(w));
+    if (clt_weight_source_kind(s) == CLT_SOURCE_HF)
+        clt_model_config_note_source(w->config, clt_weight_source_path(s), clt_weight_source_dtype(s));
+    json_t *model = clt_model_config_to_json(w->config);
+    char *dump = json_dumps(model, JSON_COMPACT);
+    w->model = clt_strdup(dump ? dump : "{}");
+    clt_free(dump);
+    json_decref(model);
+    return CLT_OK;
+}
+
 clt_status ckpt_weights_open(clt_weight_source *source, ckpt_weights *out) {
     *out = (ckpt_weights){.source = source};
     clt_status st = CLT_OK;
     if (clt_weight_source_model(source))
-        st = model_table(source, out);
+        st = model_table(out);
     else
         plain_table(source, &out->table);
-    if (st == CLT_OK && out->config) st = use_layout(out);
     /* The checks of a load, without data. */
     if (st == CLT_OK) st = clt_weight_source_check(source, &out->table, "weight", NULL);
     out->part = (clt_ckpt_part){.role = "weight", .read = ckpt_weights_read, .ctx = out};

@@ -50,33 +50,24 @@ extern const clt_schema clt_hf_rope_schema, clt_hf_rope_parameters_schema;
 
 #define CLT_HF_GENERATION "a setting of text generation"
 #define CLT_HF_TRAINING "it does not change what the model computes"
-/* The keys that every config.json may have. */
-#define CLT_HF_COMMON_KEYS                                                                                   \
+/* The keys that every config.json may have, beside those of clt_hf_package_key. vocab: the default. */
+#define CLT_HF_COMMON_KEYS(vocab)                                                                            \
     CLT_KEY_CHECKED(&clt_kind_str, "model_type", CLT_KEY_REQUIRED, "the family"),                            \
-        CLT_HF_KEY("vocab_size", vocab_size, CLT_KEY_REQUIRED, "rows of the embedding"),                     \
+        CLT_HF_KEY("vocab_size", vocab_size, vocab, "rows of the embedding"),                                \
         CLT_HF_KEY("initializer_range", initializer_range, "0.02",                                           \
                    "standard deviation of initial weights, without pretrained ones"),                        \
-        CLT_HF_IGNORED("architectures", "the names of its classes"),                                         \
         CLT_HF_IGNORED("auto_map", "code of the folder is never run"),                                       \
         CLT_HF_IGNORED("torch_dtype", "weights are read as fp32 and trained as `precision` says"),           \
         CLT_HF_IGNORED("dtype", "weights are read as fp32 and trained as `precision` says"),                 \
-        CLT_HF_IGNORED("transformers_version", "the version that wrote the file"),                           \
         CLT_HF_IGNORED("attn_implementation", CLT_KEY_OF_PYTORCH),                                           \
         CLT_HF_IGNORED("use_cache", CLT_HF_GENERATION),                                                      \
         CLT_HF_IGNORED("cache_implementation", CLT_HF_GENERATION),                                           \
-        CLT_HF_IGNORED("task_specific_params", CLT_HF_GENERATION),                                           \
-        CLT_HF_IGNORED("max_length", CLT_HF_GENERATION), CLT_HF_IGNORED("do_sample", CLT_HF_GENERATION),     \
-        CLT_HF_IGNORED("temperature", CLT_HF_GENERATION), CLT_HF_IGNORED("top_p", CLT_HF_GENERATION),        \
-        CLT_HF_IGNORED("top_k", CLT_HF_GENERATION), CLT_HF_IGNORED("bos_token_id", "the tokenizer has it"),  \
+        CLT_HF_IGNORED("bos_token_id", "the tokenizer has it"),                                              \
         CLT_HF_IGNORED("eos_token_id", "the tokenizer has it"),                                              \
         CLT_HF_IGNORED("pad_token_id", "the embedding of a padding id is trained like all others"),          \
-        CLT_HF_IGNORED("id2label", "a causal language model has no labels"),                                 \
-        CLT_HF_IGNORED("label2id", "a causal language model has no labels"),                                 \
         CLT_HF_IGNORED("tokenizer_class", "the tokenizer's files have it"),                                  \
         CLT_HF_IGNORED("gradient_checkpointing", "cltrain.recompute says what is recomputed"),               \
-        CLT_HF_IGNORED("return_dict", CLT_HF_TRAINING),                                                      \
-        CLT_HF_IGNORED("output_attentions", CLT_HF_TRAINING),                                                \
-        CLT_HF_IGNORED("output_hidden_states", CLT_HF_TRAINING),                                             \
+        CLT_KEY_REFUSE("pruned_heads", "{}", "models without some of their heads are not supported"),        \
         CLT_KEY_REFUSE("is_encoder_decoder", "false", "encoder-decoder models are not supported"),           \
         CLT_KEY_REFUSE("add_cross_attention", "false", "a causal language model has no cross-attention"),    \
         CLT_KEY_REFUSE("quantization_config", "null", "quantized weights are not supported")
@@ -102,7 +93,9 @@ typedef struct {
 
 typedef struct {
     const char *model_type;
-    clt_schema keys; /* of a clt_hf_raw */
+    clt_schema keys;  /* of a clt_hf_raw */
+    int64_t kv_heads; /* num_key_value_heads where config.json lacks it; 0: as where it is null, the number of
+                         query heads */
     /* Checks what concerns several keys, and fills *out, which has the values of clt_hf_decode. o: the
      * config.json, for defaults that null does not have. */
     clt_status (*decode)(clt_schema_reader *r, const clt_hf_raw *raw, const json_t *o, clt_mpt_config *out);
@@ -116,6 +109,9 @@ typedef struct {
 extern const clt_hf_family clt_hf_gpt2, clt_hf_llama, clt_hf_mistral, clt_hf_qwen2, clt_hf_neox,
     clt_hf_gemma2;
 
+/* Why this key of config.json, which the package writes for models of every kind, has no effect; NULL: it is
+ * none of them. */
+const char *clt_hf_package_key(const char *key);
 /* Reads config.json's object: keys, ranges, the decoder's configuration (without out->base). */
 clt_status clt_hf_decode(const clt_hf_family *f, clt_schema_reader *r, json_t *o, clt_mpt_config *out);
 /* For decode: rotary positions from rope_theta and rope_scaling. */

@@ -5,11 +5,13 @@
 /* --- values --- */
 
 const char *const clt_hf_acts[] = {
-    "gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "quick_gelu", "relu", "relu2",
-    "silu", "swish",    "tanh",      "sigmoid",           "mish",       NULL};
+    "gelu",          "gelu_python", "gelu_new", "gelu_fast", "gelu_pytorch_tanh",
+    "gelu_accurate", "quick_gelu",  "relu",     "relu2",     "silu",
+    "swish",         "tanh",        "sigmoid",  "mish",      NULL};
 static const clt_activation activations[] = {
-    CLT_ACT_GELU,  CLT_ACT_GELU_TANH, CLT_ACT_GELU_TANH, CLT_ACT_GELU_TANH, CLT_ACT_QUICK_GELU, CLT_ACT_RELU,
-    CLT_ACT_RELU2, CLT_ACT_SILU,      CLT_ACT_SILU,      CLT_ACT_TANH,      CLT_ACT_SIGMOID,    CLT_ACT_MISH};
+    CLT_ACT_GELU,      CLT_ACT_GELU,       CLT_ACT_GELU_TANH, CLT_ACT_GELU_TANH, CLT_ACT_GELU_TANH,
+    CLT_ACT_GELU_TANH, CLT_ACT_QUICK_GELU, CLT_ACT_RELU,      CLT_ACT_RELU2,     CLT_ACT_SILU,
+    CLT_ACT_SILU,      CLT_ACT_TANH,       CLT_ACT_SIGMOID,   CLT_ACT_MISH};
 
 const char *const clt_hf_rope_types[] = {"default", "linear", "dynamic", "llama3", NULL};
 #define NO_SCALING "this scaling of rotary frequencies is not supported"
@@ -34,6 +36,64 @@ static const clt_key rope_parameter_keys[] = {
 };
 const clt_schema clt_hf_rope_schema = CLT_SCHEMA(rope_keys),
                  clt_hf_rope_parameters_schema = CLT_SCHEMA(rope_parameter_keys);
+
+static bool is_one_of(const char *const *names, const char *key) {
+    while (*names && strcmp(*names, key) != 0) names++;
+    return *names != NULL;
+}
+
+/* Keys of the class PretrainedConfig. */
+const char *clt_hf_package_key(const char *key) {
+    static const char *const generation[] = {"max_length",
+                                             "min_length",
+                                             "do_sample",
+                                             "early_stopping",
+                                             "num_beams",
+                                             "num_beam_groups",
+                                             "diversity_penalty",
+                                             "temperature",
+                                             "top_k",
+                                             "top_p",
+                                             "typical_p",
+                                             "repetition_penalty",
+                                             "length_penalty",
+                                             "no_repeat_ngram_size",
+                                             "encoder_no_repeat_ngram_size",
+                                             "bad_words_ids",
+                                             "num_return_sequences",
+                                             "output_scores",
+                                             "return_dict_in_generate",
+                                             "forced_bos_token_id",
+                                             "forced_eos_token_id",
+                                             "remove_invalid_values",
+                                             "exponential_decay_length_penalty",
+                                             "suppress_tokens",
+                                             "begin_suppress_tokens",
+                                             "prefix",
+                                             "sep_token_id",
+                                             "decoder_start_token_id",
+                                             "task_specific_params",
+                                             NULL};
+    static const char *const notes[] = {"architectures",
+                                        "transformers_version",
+                                        "return_dict",
+                                        "output_hidden_states",
+                                        "output_attentions",
+                                        "torchscript",
+                                        "use_bfloat16",
+                                        "tf_legacy_loss",
+                                        "chunk_size_feed_forward",
+                                        "is_decoder",
+                                        "cross_attention_hidden_size",
+                                        "tie_encoder_decoder",
+                                        "finetuning_task",
+                                        "id2label",
+                                        "label2id",
+                                        "problem_type",
+                                        NULL};
+    if (is_one_of(generation, key)) return CLT_HF_GENERATION;
+    return is_one_of(notes, key) ? CLT_HF_TRAINING : NULL;
+}
 
 /* --- checks --- */
 
@@ -175,10 +235,15 @@ clt_status clt_hf_decode_layer_types(clt_schema_reader *r, const clt_hf_raw *raw
     return CLT_OK;
 }
 
-/* Scaling without its type would be read as none at all. */
+/* Scaling without its type would be read as none at all. Of two different types the classes of the package
+ * read one or the other. */
 static clt_status check_rope_type(clt_schema_reader *r, const clt_hf_raw *raw, const json_t *o) {
     static const char *const sections[] = {"rope_scaling", "rope_parameters"};
-    if (raw->rope.type >= 0 || raw->rope.old_type >= 0) return CLT_OK;
+    const int type = raw->rope.type, old = raw->rope.old_type;
+    if (type >= 0 && old >= 0 && type != old)
+        return clt_schema_fail(r, "rope_scaling", "has rope_type %s and type %s: they must be equal",
+                               clt_hf_rope_types[type], clt_hf_rope_types[old]);
+    if (type >= 0 || old >= 0) return CLT_OK;
     for (size_t i = 0; i < CLT_COUNT_OF(sections); i++)
         if (json_is_object(json_object_get(o, sections[i])))
             return clt_schema_fail(r, sections[i], "has no rope_type: it must be given");
@@ -188,6 +253,7 @@ static clt_status check_rope_type(clt_schema_reader *r, const clt_hf_raw *raw, c
 clt_status clt_hf_decode(const clt_hf_family *f, clt_schema_reader *r, json_t *o, clt_mpt_config *out) {
     clt_hf_raw raw = {.rope = {.type = -1, .old_type = -1}, .norm_eps = 1e-5, .rope_theta = 10000};
     CLT_TRY(clt_schema_read(r, &f->keys, "", o, &raw));
+    if (!json_object_get(o, "num_key_value_heads") && raw.kv_heads == 0) raw.kv_heads = f->kv_heads;
     if (raw.intermediate_size == 0) raw.intermediate_size = 4 * raw.hidden_size;
     CLT_TRY(check_sizes(f, r, &raw));
     CLT_TRY(check_rope_type(r, &raw, o));

@@ -3,7 +3,7 @@
 #include "runtime/model/hf/clt_hf.h"
 
 static const clt_key keys[] = {
-    CLT_HF_COMMON_KEYS,
+    CLT_HF_COMMON_KEYS("256000"),
     CLT_HF_IGNORED("sliding_window_size", "sliding_window is what counts"),
     CLT_HF_KEY("hidden_size", hidden_size, "2304", "width"),
     CLT_HF_KEY("intermediate_size", intermediate_size, "9216", "width of the MLP"),
@@ -73,7 +73,7 @@ static const clt_hf_tensor tensors[] = {
     {"transformer.norm_f", "model.norm", CLT_HF_SAME},
     {"lm_head", "lm_head", CLT_HF_SAME},
 };
-static const char *const ignored[] = {"*.rotary_emb.inv_freq", NULL};
+static const char *const ignored[] = {"*rotary_emb.inv_freq", NULL};
 
 const clt_hf_family clt_hf_gemma2 = {.model_type = "gemma2",
                                      .keys = CLT_SCHEMA(keys),

@@ -3,26 +3,28 @@
 
 /* --- keys --- */
 
-#define LLAMA_KEYS                                                                                           \
-    CLT_HF_KEY("hidden_size", hidden_size, CLT_KEY_REQUIRED, "width"),                                       \
-        CLT_HF_KEY("intermediate_size", intermediate_size, CLT_KEY_REQUIRED, "width of the MLP"),            \
-        CLT_HF_KEY("num_hidden_layers", layers, CLT_KEY_REQUIRED, "blocks"),                                 \
-        CLT_HF_KEY("num_attention_heads", heads, CLT_KEY_REQUIRED, "query heads"),                           \
+/* The defaults that the families' classes do not share. kv_heads: a text. */
+#define LLAMA_KEYS(vocab, width, mlp, kv_heads_, max_positions)                                              \
+    CLT_HF_COMMON_KEYS(vocab), CLT_HF_KEY("hidden_size", hidden_size, width, "width"),                       \
+        CLT_HF_KEY("intermediate_size", intermediate_size, mlp, "width of the MLP"),                         \
+        CLT_HF_KEY("num_hidden_layers", layers, "32", "blocks"),                                             \
+        CLT_HF_KEY("num_attention_heads", heads, "32", "query heads"),                                       \
         CLT_HF_KEY("num_key_value_heads", kv_heads, "null",                                                  \
-                   "heads of keys and values; default: num_attention_heads", .nullable = true),              \
+                   "heads of keys and values; null: num_attention_heads; default: " kv_heads_,               \
+                   .nullable = true),                                                                        \
         CLT_HF_KEY("head_dim", head_dim, "null",                                                             \
                    "width of a head; default: hidden_size / num_attention_heads", .nullable = true),         \
-        CLT_HF_KEY("max_position_embeddings", positions, CLT_KEY_REQUIRED, "longest sample"),                \
+        CLT_HF_KEY("max_position_embeddings", positions, max_positions, "longest sample"),                   \
         CLT_HF_ACT("hidden_act", "\"silu\""),                                                                \
         CLT_HF_KEY("rms_norm_eps", norm_eps, "1e-06", "inside the norm's square root"),                      \
         CLT_HF_KEY("rope_theta", rope_theta, "10000.0", "base of the rotary frequencies"),                   \
         CLT_HF_ROPE_SCALING,                                                                                 \
         CLT_HF_KEY("attention_dropout", attention_dropout, "0.0", "dropout of attention weights"),           \
-        CLT_HF_KEY("tie_word_embeddings", tied, "false", "the head is the embedding")
+        CLT_HF_KEY("tie_word_embeddings", tied, "false", "the head is the embedding"),                       \
+        CLT_KEY_REFUSE("partial_rotary_factor", "1.0", "heads that rotate in part are not supported here")
 
 static const clt_key llama_keys[] = {
-    CLT_HF_COMMON_KEYS,
-    LLAMA_KEYS,
+    LLAMA_KEYS("32000", "4096", "11008", "null", "2048"),
     CLT_HF_KEY("attention_bias", attention_bias, "false", "biases of q, k, v and o"),
     CLT_HF_IGNORED("is_llama_config", CLT_HF_TRAINING),
     CLT_KEY_REFUSE("rope_interleaved", "false", "interleaved rotary positions are not supported"),
@@ -35,8 +37,7 @@ static const clt_key llama_keys[] = {
                "keys that a query sees, its own included; null: all; default: 4096", .nullable = true)
 
 static const clt_key mistral_keys[] = {
-    CLT_HF_COMMON_KEYS,
-    LLAMA_KEYS,
+    LLAMA_KEYS("32000", "4096", "14336", "8", "131072"),
     WINDOW_KEY,
 };
 
@@ -44,8 +45,7 @@ static const clt_key mistral_keys[] = {
  * the package flash-attn. */
 #define ALL_BLOCKS "sliding_window alone decides, for all blocks; null: none"
 static const clt_key qwen2_keys[] = {
-    CLT_HF_COMMON_KEYS,
-    LLAMA_KEYS,
+    LLAMA_KEYS("151936", "4096", "22016", "32", "32768"),
     WINDOW_KEY,
     CLT_HF_IGNORED("use_sliding_window", ALL_BLOCKS),
     CLT_KEY_REFUSE("use_mrope", "false", "rotary positions of images are not supported"),
@@ -106,13 +106,14 @@ static const clt_hf_tensor tensors[] = {
     {"transformer.norm_f", "model.norm", CLT_HF_SAME},
     {"lm_head", "lm_head", CLT_HF_SAME},
 };
-static const char *const ignored[] = {"*.rotary_emb.inv_freq", NULL};
+static const char *const ignored[] = {"*rotary_emb.inv_freq", NULL};
 
-#define FAMILY(type, keys_, decode_)                                                                         \
+#define FAMILY(type, keys_, kv_heads_, decode_)                                                              \
     {                                                                                                        \
-        .model_type = type, .keys = CLT_SCHEMA(keys_), .decode = decode_, .tensors = tensors,                \
-        .n_tensors = CLT_COUNT_OF(tensors), .prefix = "model.", .ignored = ignored, .head = "lm_head.weight" \
+        .model_type = type, .keys = CLT_SCHEMA(keys_), .kv_heads = kv_heads_, .decode = decode_,             \
+        .tensors = tensors, .n_tensors = CLT_COUNT_OF(tensors), .prefix = "model.", .ignored = ignored,      \
+        .head = "lm_head.weight"                                                                             \
     }
-const clt_hf_family clt_hf_llama = FAMILY("llama", llama_keys, llama),
-                    clt_hf_mistral = FAMILY("mistral", mistral_keys, mistral),
-                    clt_hf_qwen2 = FAMILY("qwen2", qwen2_keys, qwen2);
+const clt_hf_family clt_hf_llama = FAMILY("llama", llama_keys, 0, llama),
+                    clt_hf_mistral = FAMILY("mistral", mistral_keys, 8, mistral),
+                    clt_hf_qwen2 = FAMILY("qwen2", qwen2_keys, 32, qwen2);

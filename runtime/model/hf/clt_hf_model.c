@@ -45,7 +45,7 @@ static char *place_of(void *ctx, const char *path) {
 /* Keys that begin with '_' belong to the transformers package. */
 static const char *harmless(void *ctx, const char *path) {
     (void)ctx;
-    return *path == '_' ? "it is a note of the program that wrote it" : NULL;
+    return *path == '_' ? "it is a note of the program that wrote it" : clt_hf_package_key(path);
 }
 
 static clt_status unknown_type(clt_schema_reader *r, const char *type) {

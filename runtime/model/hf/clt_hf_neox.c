@@ -4,7 +4,7 @@
 #include "runtime/model/hf/clt_hf.h"
 
 static const clt_key keys[] = {
-    CLT_HF_COMMON_KEYS,
+    CLT_HF_COMMON_KEYS("50432"),
     CLT_HF_IGNORED("attention_probs_dropout_prob", "attention_dropout is what counts"),
     CLT_HF_IGNORED("hidden_dropout_prob", "hidden_dropout is what counts"),
     CLT_HF_KEY("hidden_size", hidden_size, "6144", "width"),
@@ -67,8 +67,8 @@ static const clt_hf_tensor tensors[] = {
     {"lm_head", "embed_out", CLT_HF_SAME},
 };
 /* The causal masks and frequencies, which old files hold. */
-static const char *const ignored[] = {"*.attention.bias", "*.attention.masked_bias",
-                                      "*.attention.rotary_emb.inv_freq", NULL};
+static const char *const ignored[] = {"*.attention.bias", "*.attention.masked_bias", "*rotary_emb.inv_freq",
+                                      NULL};
 
 const clt_hf_family clt_hf_neox = {.model_type = "gpt_neox",
                                    .keys = CLT_SCHEMA(keys),
