@@ -74,7 +74,8 @@ static clt_status parse_methods(const clt_streams_params *p, clt_streams *s) {
     if (p->sampling_granularity < 1)
         return clt_error(CLT_BAD_CONFIG, "sampling_granularity %lld must be at least 1",
                          (long long)p->sampling_granularity);
-    s->granularity = p->sampling_granularity;
+    /* Any number above the size of a shard is one pick for each; sums with larger ones would overflow. */
+    s->granularity = CLT_MIN(p->sampling_granularity, INT64_C(1) << 60);
     return CLT_OK;
 }
 
@@ -190,39 +191,38 @@ static clt_status make_pools(const clt_streams_params *p, clt_streams *s) {
 
 /* --- the batching methods: how many batches --- */
 
-/* NumPy's argsort of up to eight doubles: the bitonic network of its AVX-512 code, which decides the order of
- * equal values; of more than eight, a stable sort. */
+/* A value and the index that it comes from. */
+typedef struct {
+    double value;
+    size_t index;
+} remainder_of;
+
+/* Compares the places whose numbers differ in the bits of `mask`; the larger value goes to the higher place,
+ * equal ones stay. */
+static void compare_places(remainder_of *x, size_t n, size_t mask) {
+    for (size_t i = 0; i < n; i++) {
+        const size_t other = i ^ mask;
+        if (other < i || x[i].value <= x[other].value) continue;
+        const remainder_of larger = x[i];
+        x[i] = x[other];
+        x[other] = larger;
+    }
+}
+
+/* The order of NumPy's argsort of up to 256 doubles on a processor with AVX2 or AVX-512: a bitonic network,
+ * in which equal values do not keep their order. For more values, or on other processors, NumPy has other
+ * orders of equal values. */
 static void sort_indices(const double *v, size_t n, size_t *index) {
-    static const struct {
-        size_t partner;
-        unsigned upper; /* lanes that take the larger value */
-    } steps[] = {{1, 0xaa}, {3, 0xcc}, {1, 0xaa}, {7, 0xf0}, {2, 0xcc}, {1, 0xaa}};
-    enum { LANES = 8 };
-    if (n > LANES) {
-        for (size_t i = 0; i < n; i++) {
-            size_t k = i;
-            for (; k > 0 && v[index[k - 1]] > v[i]; k--) index[k] = index[k - 1];
-            index[k] = i;
-        }
-        return;
+    size_t places = 1;
+    while (places < n) places *= 2;
+    remainder_of *x = clt_calloc(places, sizeof *x);
+    for (size_t i = 0; i < places; i++) x[i] = (remainder_of){i < n ? v[i] : INFINITY, i};
+    for (size_t block = 2; block <= places; block *= 2) {
+        compare_places(x, places, block - 1);
+        for (size_t mask = block / 4; mask > 0; mask /= 2) compare_places(x, places, mask);
     }
-    double key[LANES], next[LANES];
-    size_t id[LANES], next_id[LANES];
-    for (size_t l = 0; l < LANES; l++) {
-        key[l] = l < n ? v[l] : INFINITY;
-        id[l] = l;
-    }
-    for (size_t step = 0; step < CLT_COUNT_OF(steps); step++) {
-        for (size_t l = 0; l < LANES; l++) {
-            size_t other = l ^ steps[step].partner;
-            bool take = steps[step].upper >> l & 1 ? key[other] > key[l] : key[other] < key[l];
-            next[l] = key[take ? other : l];
-            next_id[l] = id[take ? other : l];
-        }
-        memcpy(key, next, sizeof key);
-        memcpy(id, next_id, sizeof id);
-    }
-    memcpy(index, id, n * sizeof *index);
+    for (size_t i = 0; i < n; i++) index[i] = x[i].index;
+    clt_free(x);
 }
 
 /* Each stream's part of a global batch: its share rounded down, and one more for the largest remainders. */

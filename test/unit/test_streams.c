@@ -211,6 +211,60 @@ static void test_positions(void **state) {
     }
 }
 
+/* Streams with 60, 61 or 62 samples in turn share a batch; `more` have two samples of it, as NumPy 2.1.3's
+ * argsort chooses among equal remainders. */
+static void check_remainders(size_t n, int64_t batch, const char *more) {
+    static const int64_t sizes[] = {60, 61, 62};
+    clt_stream streams[33];
+    clt_streams_params p;
+    clt_streams *s;
+    int64_t ids[64], drawn[33] = {0};
+    clt_streams_params_default(&p);
+    for (size_t i = 0; i < n; i++) streams[i] = (clt_stream){"x", &sizes[i % 3], 1, NAN, NAN, NAN};
+    p.stream = streams;
+    p.n = n;
+    p.batching_method = "stratified";
+    p.batch_size = batch;
+    assert_int_equal(clt_streams_create(&p, &s), CLT_OK);
+    assert_int_equal(clt_streams_batch(s, 0, 0, batch, ids), CLT_OK);
+    for (int64_t i = 0; i < batch; i++) {
+        size_t of = 0;
+        for (int64_t end = sizes[0]; ids[i] >= end; end += sizes[++of % 3]) {
+        }
+        drawn[of]++;
+    }
+    for (size_t i = 0; i < n; i++) assert_int_equal(drawn[i], more[i] - '0');
+    clt_streams_destroy(s);
+}
+
+static void test_equal_remainders(void **state) {
+    (void)state;
+    check_remainders(12, 15, "112111112112");
+    check_remainders(33, 37, "111111111111111111112111112112112");
+}
+
+/* More than any shard has: one pick for each shard. */
+static void test_granularity(void **state) {
+    (void)state;
+    const int64_t granularity[] = {1000, INT64_MAX};
+    int64_t ids[2][160];
+    clt_stream streams[3];
+    three_streams(streams);
+    for (int i = 0; i < 2; i++) {
+        clt_streams_params p;
+        clt_streams *s;
+        clt_streams_params_default(&p);
+        p.stream = streams;
+        p.n = 3;
+        p.epoch_size = 160;
+        p.sampling_granularity = granularity[i];
+        assert_int_equal(clt_streams_create(&p, &s), CLT_OK);
+        assert_int_equal(clt_streams_batch(s, 1, 0, 160, ids[i]), CLT_OK);
+        clt_streams_destroy(s);
+    }
+    assert_memory_equal(ids[0], ids[1], sizeof ids[0]);
+}
+
 /* --- refusals --- */
 
 static void refused(const clt_streams_params *p, const char *fact) {
@@ -261,7 +315,8 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cases),          cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_global_batches), cmocka_unit_test(test_positions),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_refusals),       cmocka_unit_test(test_equal_remainders),
+        cmocka_unit_test(test_granularity),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     clt_free(cltrain);
