@@ -83,6 +83,10 @@ static clt_status choose_family(clt_schema_reader *r, const char *path, json_t *
     const char *type = json_string_value(json_object_get(o, "model_type")),
                *name = json_string_value(json_object_get(o, "name"));
     const bool hf = type != NULL;
+    /* Without both keys it is an MPT, which has no such widths. */
+    if (!json_object_get(o, "model_type") && !name &&
+        (json_object_get(o, "hidden_size") || json_object_get(o, "n_embd")) && r->ignore_unknown)
+        return clt_schema_fail(r, "model_type", "is missing: it must be given");
     *out = family_of(o);
     if (*out) return CLT_OK;
     char *key = clt_format("%s%s%s", path, *path ? "." : "", hf ? "model_type" : "name");

@@ -143,6 +143,13 @@ static void wrong_keys_are_named(void **state) {
          "num_key_value_heads' is 8: it must divide num_attention_heads 4"},
         {LLAMA, "'rope_scaling': {'rope_type': 'linear', 'type': 'dynamic', 'factor': 2}",
          "'rope_scaling' has rope_type linear and type dynamic"},
+        {LLAMA, "'num_key_value_heads': 0", "num_key_value_heads' is 0: it must be null or above 0"},
+        {LLAMA, "'intermediate_size': 0", "intermediate_size"},
+        {LLAMA, "'num_experts': 8", "'num_experts' is refused: mixture of experts"},
+        {GEMMA2, "'sliding_window': 0", "'sliding_window' is 0: it must be null or above 0"},
+        {GEMMA2, "'final_logit_softcapping': 0", "final_logit_softcapping"},
+        {GEMMA2, "'attn_logit_softcapping': -1", "attn_logit_softcapping"},
+        {"'hidden_size': 32", "", "'model_type' is missing"},
         {LLAMA, "'partial_rotary_factor': 0.5", "partial_rotary_factor"},
         {LLAMA, "'pruned_heads': {'0': [1]}", "pruned_heads"},
     };

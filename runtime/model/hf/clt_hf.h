@@ -50,6 +50,7 @@ extern const clt_schema clt_hf_rope_schema, clt_hf_rope_parameters_schema;
 
 #define CLT_HF_GENERATION "a setting of text generation"
 #define CLT_HF_TRAINING "it does not change what the model computes"
+#define CLT_HF_NO_EXPERTS "mixture of experts is not supported"
 /* The keys that every config.json may have, beside those of clt_hf_package_key. vocab: the default. */
 #define CLT_HF_COMMON_KEYS(vocab)                                                                            \
     CLT_KEY_CHECKED(&clt_kind_str, "model_type", CLT_KEY_REQUIRED, "the family"),                            \
@@ -70,6 +71,8 @@ extern const clt_schema clt_hf_rope_schema, clt_hf_rope_parameters_schema;
         CLT_KEY_REFUSE("pruned_heads", "{}", "models without some of their heads are not supported"),        \
         CLT_KEY_REFUSE("is_encoder_decoder", "false", "encoder-decoder models are not supported"),           \
         CLT_KEY_REFUSE("add_cross_attention", "false", "a causal language model has no cross-attention"),    \
+        CLT_KEY_REFUSE("num_experts", "null", CLT_HF_NO_EXPERTS),                                            \
+        CLT_KEY_REFUSE("num_local_experts", "null", CLT_HF_NO_EXPERTS),                                      \
         CLT_KEY_REFUSE("quantization_config", "null", "quantized weights are not supported")
 
 /* --- families --- */
@@ -114,6 +117,8 @@ extern const clt_hf_family clt_hf_gpt2, clt_hf_llama, clt_hf_mistral, clt_hf_qwe
 const char *clt_hf_package_key(const char *key);
 /* Reads config.json's object: keys, ranges, the decoder's configuration (without out->base). */
 clt_status clt_hf_decode(const clt_hf_family *f, clt_schema_reader *r, json_t *o, clt_mpt_config *out);
+/* For decode: a key whose absence has a meaning of its own is null or above 0 where it is given. */
+clt_status clt_hf_check_given(clt_schema_reader *r, const json_t *o, const char *key);
 /* For decode: rotary positions from rope_theta and rope_scaling. */
 clt_status clt_hf_decode_rope(clt_schema_reader *r, const clt_hf_raw *raw, clt_mpt_config *out);
 /* For decode: blocks `first`, first + step, ... see sliding_window keys, their own included (0: all); the

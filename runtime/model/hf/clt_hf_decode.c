@@ -42,7 +42,7 @@ static bool is_one_of(const char *const *names, const char *key) {
     return *names != NULL;
 }
 
-/* Keys of the class PretrainedConfig. */
+/* Keys of the class PretrainedConfig, and notes of a program that many have tuned models with. */
 const char *clt_hf_package_key(const char *key) {
     static const char *const generation[] = {"max_length",
                                              "min_length",
@@ -90,6 +90,8 @@ const char *clt_hf_package_key(const char *key) {
                                         "id2label",
                                         "label2id",
                                         "problem_type",
+                                        "unsloth_version",
+                                        "unsloth_fixed",
                                         NULL};
     if (is_one_of(generation, key)) return CLT_HF_GENERATION;
     return is_one_of(notes, key) ? CLT_HF_TRAINING : NULL;
@@ -139,6 +141,12 @@ static clt_status check_sizes(const clt_hf_family *f, clt_schema_reader *r, cons
     if (!(raw->initializer_range >= 0))
         return clt_schema_fail(r, "initializer_range", "must not be negative");
     return CLT_OK;
+}
+
+clt_status clt_hf_check_given(clt_schema_reader *r, const json_t *o, const char *key) {
+    const json_t *v = json_object_get(o, key);
+    if (!json_is_number(v) || json_number_value(v) > 0) return CLT_OK;
+    return clt_schema_fail(r, key, "is %g: it must be null or above 0", json_number_value(v));
 }
 
 static clt_status resolve_heads(const clt_hf_family *f, clt_schema_reader *r, const clt_hf_raw *raw,
@@ -253,6 +261,8 @@ static clt_status check_rope_type(clt_schema_reader *r, const clt_hf_raw *raw, c
 clt_status clt_hf_decode(const clt_hf_family *f, clt_schema_reader *r, json_t *o, clt_mpt_config *out) {
     clt_hf_raw raw = {.rope = {.type = -1, .old_type = -1}, .norm_eps = 1e-5, .rope_theta = 10000};
     CLT_TRY(clt_schema_read(r, &f->keys, "", o, &raw));
+    CLT_TRY(clt_hf_check_given(r, o, NAME_OF(intermediate_size)));
+    CLT_TRY(clt_hf_check_given(r, o, "num_key_value_heads"));
     if (!json_object_get(o, "num_key_value_heads") && raw.kv_heads == 0) raw.kv_heads = f->kv_heads;
     if (raw.intermediate_size == 0) raw.intermediate_size = 4 * raw.hidden_size;
     CLT_TRY(check_sizes(f, r, &raw));

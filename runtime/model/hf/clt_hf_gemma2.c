@@ -39,11 +39,9 @@ static double or_default(const json_t *o, const char *key, double value, double 
 static clt_status decode(clt_schema_reader *r, const clt_hf_raw *raw, const json_t *o, clt_mpt_config *c) {
     if (!(raw->query_scalar > 0))
         return clt_schema_fail(r, "query_pre_attn_scalar", "is %g: it must be above 0", raw->query_scalar);
-    if (raw->attention_softcap < 0 || raw->final_softcap < 0)
-        return clt_schema_fail(r,
-                               raw->final_softcap < 0 ? "final_logit_softcapping" : "attn_logit_softcapping",
-                               "must be null or above 0");
-    if (raw->sliding_window < 0) return clt_schema_fail(r, "sliding_window", "must be null or above 0");
+    CLT_TRY(clt_hf_check_given(r, o, "attn_logit_softcapping"));
+    CLT_TRY(clt_hf_check_given(r, o, "final_logit_softcapping"));
+    CLT_TRY(clt_hf_check_given(r, o, "sliding_window"));
     c->rms_norm = c->glu = c->post_norms = true;
     c->norm_offset = 1;
     c->embedding_scale = clt_dsqrt((double)c->d_model);

@@ -71,7 +71,7 @@ static clt_status llama(clt_schema_reader *r, const clt_hf_raw *raw, const json_
 /* null and an absent key differ. */
 static clt_status set_window(clt_schema_reader *r, const clt_hf_raw *raw, const json_t *o,
                              clt_mpt_config *c) {
-    if (raw->sliding_window < 0) return clt_schema_fail(r, "sliding_window", "must be null or above 0");
+    CLT_TRY(clt_hf_check_given(r, o, "sliding_window"));
     clt_hf_set_window(c, json_object_get(o, "sliding_window") ? raw->sliding_window : 4096, 0, 1);
     return CLT_OK;
 }
