@@ -275,8 +275,8 @@ static void add_effect(const spec_case *c, const clt_streams *s, json_t *out) {
 
 static clt_status answer(const spec_case *c, json_t *out) {
     clt_streams *s;
-    json_t *ranks = json_array();
     CLT_TRY(clt_streams_create(&c->p, &s));
+    json_t *ranks = json_array();
     clt_status st = CLT_OK;
     for (int64_t k = 0; k < c->f.nodes * c->f.ranks && st == CLT_OK; k++) st = add_rank(c, s, ranks, k);
     if (st == CLT_OK) add_effect(c, s, out);
