@@ -1,5 +1,6 @@
 /* config.json of the transformers package: what is read from it, the defaults that an absent key has, and the
  * message for what is wrong or not supported, which names the key. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -97,6 +98,9 @@ static void keys_are_read(void **state) {
                "'rope_scaling': {'rope_type': 'linear', 'type': 'linear', 'factor': 2}");
     assert_true(c->activation == CLT_ACT_GELU && c->rope == CLT_ROPE_LINEAR);
     release(c);
+    c = config("'model_type': 'gpt_neox', 'hidden_size': 64, 'num_attention_heads': 4", "'rotary_pct': 0.33");
+    assert_true(c->rope_dims == 6 && fabs(c->rope_theta / pow(10000, 6.0 / 5) - 1) < 1e-12);
+    release(c);
     c = config(GEMMA2, "'sliding_window': 9, 'attn_logit_softcapping': null, 'layer_types': "
                        "['full_attention', 'sliding_attention', 'full_attention']");
     assert_true(c->layer[0].window == -1 && c->layer[1].window == 8 && c->attn_logit_softcapping == 0);
@@ -105,61 +109,65 @@ static void keys_are_read(void **state) {
 
 /* --- what is wrong --- */
 
+static const struct {
+    const char *base, *change, *says;
+} bad_keys[] = {
+    {LLAMA, "'rope_scaling': {'rope_type': 'yarn', 'factor': 2}",
+     "'rope_scaling.rope_type' is yarn, which is refused"},
+    {LLAMA, "'rope_scaling': {'rope_type': 'spiral'}", "rope_scaling.rope_type"},
+    {LLAMA, "'rope_scaling': {'factor': 2}", "'rope_scaling' has no rope_type"},
+    {LLAMA, "'rope_scaling': {'rope_type': 'linear'}", "rope_scaling.factor"},
+    {LLAMA, "'rope_scaling': {'rope_type': 'llama3', 'factor': 8}", "low_freq_factor"},
+    {LLAMA, "'rope_scaling': 3", "rope_scaling"},
+    {LLAMA, "'hidden_act': 'gelu2'", "hidden_act"},
+    {LLAMA, "'wings': 2", "key 'wings' is unknown"},
+    {LLAMA, "'hiden_size': 2", "did you mean 'hidden_size'"},
+    {LLAMA, "'hidden_size': 33", "num_attention_heads 4 does not divide"},
+    {LLAMA, "'hidden_size': -1", "hidden_size"},
+    {LLAMA, "'hidden_size': 1e30", "hidden_size"},
+    {LLAMA, "'num_hidden_layers': 100000", "num_hidden_layers"},
+    {LLAMA, "'num_key_value_heads': 3", "num_key_value_heads"},
+    {LLAMA, "'head_dim': 7", "head_dim"},
+    {LLAMA, "'rms_norm_eps': 0", "rms_norm_eps"},
+    {LLAMA, "'vocab_size': null", "vocab_size"},
+    {LLAMA, "'quantization_config': {'bits': 4}", "quantized weights are not supported"},
+    {LLAMA, "'model_type': 'falcon'", "'falcon', an unknown model"},
+    {MISTRAL, "'sliding_window': -3", "sliding_window"},
+    {GEMMA2, "'layer_types': ['full_attention']", "1 entries for 3 blocks"},
+    {GEMMA2, "'layer_types': ['full_attention', 'x', 3]", "layer_types"},
+    {GEMMA2, "'query_pre_attn_scalar': 0", "query_pre_attn_scalar"},
+    {"'model_type': 'gpt2', 'vocab_size': 288", "'scale_attn_by_inverse_layer_idx': true",
+     "scale_attn_by_inverse_layer_idx"},
+    {"'model_type': 'gpt2', 'vocab_size': 288", "'attn_pdrop': 1.5", "attn_pdrop"},
+    {"'model_type': 'gpt_neox', 'vocab_size': 288", "'rotary_pct': 0", "rotary_pct"},
+    {"'model_type': 'gpt_neox', 'hidden_size': 36", "'num_attention_heads': 4, 'rotary_pct': 1",
+     "10 of the 9"},
+    {"'model_type': 'gpt_neox', 'vocab_size': 288", "'rotary_pct': 0.001", "rotates 0 of the 96"},
+    {"'model_type': 'gpt_neox', 'vocab_size': 288", "'rotary_pct': 0.5, 'partial_rotary_factor': 0.25",
+     "partial_rotary_factor"},
+    {MISTRAL, "'num_attention_heads': 4", "num_key_value_heads' is 8: it must divide num_attention_heads 4"},
+    {LLAMA, "'rope_scaling': {'rope_type': 'linear', 'type': 'dynamic', 'factor': 2}",
+     "'rope_scaling' has rope_type linear and type dynamic"},
+    {LLAMA, "'num_key_value_heads': 0", "num_key_value_heads' is 0: it must be null or above 0"},
+    {LLAMA, "'intermediate_size': 0", "intermediate_size"},
+    {LLAMA, "'num_experts': 8", "'num_experts' is refused: mixture of experts"},
+    {GEMMA2, "'sliding_window': 0", "'sliding_window' is 0: it must be null or above 0"},
+    {GEMMA2, "'final_logit_softcapping': 0", "final_logit_softcapping"},
+    {GEMMA2, "'attn_logit_softcapping': -1", "attn_logit_softcapping"},
+    {"'hidden_size': 32", "", "'model_type' is missing"},
+    {LLAMA, "'partial_rotary_factor': 0.5", "partial_rotary_factor"},
+    {LLAMA, "'pruned_heads': {'0': [1]}", "pruned_heads"},
+};
+
 static void wrong_keys_are_named(void **state) {
-    static const struct {
-        const char *base, *change, *says;
-    } bad[] = {
-        {LLAMA, "'rope_scaling': {'rope_type': 'yarn', 'factor': 2}",
-         "'rope_scaling.rope_type' is yarn, which is refused"},
-        {LLAMA, "'rope_scaling': {'rope_type': 'spiral'}", "rope_scaling.rope_type"},
-        {LLAMA, "'rope_scaling': {'factor': 2}", "'rope_scaling' has no rope_type"},
-        {LLAMA, "'rope_scaling': {'rope_type': 'linear'}", "rope_scaling.factor"},
-        {LLAMA, "'rope_scaling': {'rope_type': 'llama3', 'factor': 8}", "low_freq_factor"},
-        {LLAMA, "'rope_scaling': 3", "rope_scaling"},
-        {LLAMA, "'hidden_act': 'gelu2'", "hidden_act"},
-        {LLAMA, "'wings': 2", "key 'wings' is unknown"},
-        {LLAMA, "'hiden_size': 2", "did you mean 'hidden_size'"},
-        {LLAMA, "'hidden_size': 33", "num_attention_heads 4 does not divide"},
-        {LLAMA, "'hidden_size': -1", "hidden_size"},
-        {LLAMA, "'hidden_size': 1e30", "hidden_size"},
-        {LLAMA, "'num_hidden_layers': 100000", "num_hidden_layers"},
-        {LLAMA, "'num_key_value_heads': 3", "num_key_value_heads"},
-        {LLAMA, "'head_dim': 7", "head_dim"},
-        {LLAMA, "'rms_norm_eps': 0", "rms_norm_eps"},
-        {LLAMA, "'vocab_size': null", "vocab_size"},
-        {LLAMA, "'quantization_config': {'bits': 4}", "quantized weights are not supported"},
-        {LLAMA, "'model_type': 'falcon'", "'falcon', an unknown model"},
-        {MISTRAL, "'sliding_window': -3", "sliding_window"},
-        {GEMMA2, "'layer_types': ['full_attention']", "1 entries for 3 blocks"},
-        {GEMMA2, "'layer_types': ['full_attention', 'x', 3]", "layer_types"},
-        {GEMMA2, "'query_pre_attn_scalar': 0", "query_pre_attn_scalar"},
-        {"'model_type': 'gpt2', 'vocab_size': 288", "'scale_attn_by_inverse_layer_idx': true",
-         "scale_attn_by_inverse_layer_idx"},
-        {"'model_type': 'gpt2', 'vocab_size': 288", "'attn_pdrop': 1.5", "attn_pdrop"},
-        {"'model_type': 'gpt_neox', 'vocab_size': 288", "'rotary_pct': 0", "rotary_pct"},
-        {"'model_type': 'gpt_neox', 'vocab_size': 288", "'rotary_pct': 0.5, 'partial_rotary_factor': 0.25",
-         "partial_rotary_factor"},
-        {MISTRAL, "'num_attention_heads': 4",
-         "num_key_value_heads' is 8: it must divide num_attention_heads 4"},
-        {LLAMA, "'rope_scaling': {'rope_type': 'linear', 'type': 'dynamic', 'factor': 2}",
-         "'rope_scaling' has rope_type linear and type dynamic"},
-        {LLAMA, "'num_key_value_heads': 0", "num_key_value_heads' is 0: it must be null or above 0"},
-        {LLAMA, "'intermediate_size': 0", "intermediate_size"},
-        {LLAMA, "'num_experts': 8", "'num_experts' is refused: mixture of experts"},
-        {GEMMA2, "'sliding_window': 0", "'sliding_window' is 0: it must be null or above 0"},
-        {GEMMA2, "'final_logit_softcapping': 0", "final_logit_softcapping"},
-        {GEMMA2, "'attn_logit_softcapping': -1", "attn_logit_softcapping"},
-        {"'hidden_size': 32", "", "'model_type' is missing"},
-        {LLAMA, "'partial_rotary_factor': 0.5", "partial_rotary_factor"},
-        {LLAMA, "'pruned_heads': {'0': [1]}", "pruned_heads"},
-    };
     (void)state;
     clt_error_quiet(true);
-    for (size_t i = 0; i < CLT_COUNT_OF(bad); i++) {
+    for (size_t i = 0; i < CLT_COUNT_OF(bad_keys); i++) {
         clt_mpt_config *c;
-        if (read(bad[i].base, bad[i].change, &c) == CLT_OK) fail_msg("accepted: %s", bad[i].change);
-        if (!strstr(clt_last_error(), bad[i].says))
-            fail_msg("%s: the message is '%s'", bad[i].change, clt_last_error());
+        if (read(bad_keys[i].base, bad_keys[i].change, &c) == CLT_OK)
+            fail_msg("accepted: %s", bad_keys[i].change);
+        if (!strstr(clt_last_error(), bad_keys[i].says))
+            fail_msg("%s: the message is '%s'", bad_keys[i].change, clt_last_error());
     }
     clt_error_quiet(false);
 }

@@ -119,7 +119,7 @@ const char *clt_hf_package_key(const char *key);
 clt_status clt_hf_decode(const clt_hf_family *f, clt_schema_reader *r, json_t *o, clt_mpt_config *out);
 /* For decode: a key whose absence has a meaning of its own is null or above 0 where it is given. */
 clt_status clt_hf_check_given(clt_schema_reader *r, const json_t *o, const char *key);
-/* For decode: rotary positions from rope_theta and rope_scaling. */
+/* For decode: rotary positions of the first rope_dims of each head, from rope_theta and rope_scaling. */
 clt_status clt_hf_decode_rope(clt_schema_reader *r, const clt_hf_raw *raw, clt_mpt_config *out);
 /* For decode: blocks `first`, first + step, ... see sliding_window keys, their own included (0: all); the
  * others see all keys. */

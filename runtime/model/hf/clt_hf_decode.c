@@ -197,7 +197,7 @@ clt_status clt_hf_decode_rope(clt_schema_reader *r, const clt_hf_raw *raw, clt_m
     const clt_hf_rope_scaling *s = &raw->rope;
     const int type = s->type >= 0 ? s->type : s->old_type;
     c->rope = kinds[CLT_MAX(type, 0)];
-    if (c->head_dim % 2 != 0)
+    if (c->rope_dims % 2 != 0 || c->rope_dims > c->head_dim)
         return clt_schema_fail(r, "head_dim", "is %lld: rotary positions need an even number",
                                (long long)c->head_dim);
     if (c->rope == CLT_ROPE_PLAIN) return CLT_OK;

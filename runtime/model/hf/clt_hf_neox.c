@@ -1,6 +1,7 @@
 /* GPT-NeoX: parallel residual, positions in a part of each head, q|k|v fused head by head. */
 #include <math.h>
 
+#include "runtime/base/clt_dmath.h"
 #include "runtime/model/hf/clt_hf.h"
 
 static const clt_key keys[] = {
@@ -36,6 +37,18 @@ static clt_status check_equal(clt_schema_reader *r, const json_t *o, const char 
     return clt_schema_fail(r, key, "is %g, and the key of the same meaning %g", json_number_value(v), value);
 }
 
+/* The first dimensions of a head rotate. The package completes the last pair of an odd number, and its
+ * exponents are 2i / dims as before: as 2i / (dims + 1) with another base. */
+static clt_status rotate_part(clt_schema_reader *r, double fraction, clt_mpt_config *c) {
+    const int64_t dims = (int64_t)floor((double)c->head_dim * fraction);
+    c->rope_dims = dims + dims % 2;
+    if (dims < 1 || c->rope_dims > c->head_dim)
+        return clt_schema_fail(r, "rotary_pct", "is %g, which rotates %lld of the %lld dimensions of a head",
+                               fraction, (long long)c->rope_dims, (long long)c->head_dim);
+    if (dims % 2 != 0) c->rope_theta = clt_dpow(c->rope_theta, (double)c->rope_dims / (double)dims);
+    return CLT_OK;
+}
+
 static clt_status decode(clt_schema_reader *r, const clt_hf_raw *raw, const json_t *o, clt_mpt_config *c) {
     CLT_TRY(check_equal(r, o, "partial_rotary_factor", raw->rotary_fraction));
     CLT_TRY(check_equal(r, o, "rope_theta", raw->rope_theta));
@@ -43,16 +56,12 @@ static clt_status decode(clt_schema_reader *r, const clt_hf_raw *raw, const json
     c->attention_bias = c->out_bias = raw->attention_bias;
     c->parallel_residual = raw->parallel_residual;
     c->emb_pdrop = raw->hidden_dropout;
-    CLT_TRY(clt_hf_decode_rope(r, raw, c));
     if (!(raw->rotary_fraction > 0 && raw->rotary_fraction <= 1))
         return clt_schema_fail(r, "rotary_pct", "is %g: it must be above 0 and at most 1",
                                raw->rotary_fraction);
     c->rope_fraction = raw->rotary_fraction;
-    c->rope_dims = (int64_t)floor((double)c->head_dim * raw->rotary_fraction);
-    if (c->rope_dims < 2 || c->rope_dims % 2 != 0)
-        return clt_schema_fail(r, "rotary_pct", "rotates %lld of %lld dimensions: an even number is needed",
-                               (long long)c->rope_dims, (long long)c->head_dim);
-    return CLT_OK;
+    CLT_TRY(rotate_part(r, raw->rotary_fraction, c));
+    return clt_hf_decode_rope(r, raw, c);
 }
 
 static const clt_hf_tensor tensors[] = {
