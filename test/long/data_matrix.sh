@@ -94,6 +94,9 @@ finetuning() {
     all+=("$data.packing_ratio=2.7")
     matrix "fine-tuning, packed" "$packed" "${all[@]}" global_train_batch_size=24
     matrix "fine-tuning, packed, bins kept" "$packed" "${all[@]}" global_train_batch_size=8 "$data.max_leftover_bins_to_keep=3"
+    matrix "fine-tuning, packed, chats" "$packed" "${all[@]}" global_train_batch_size=8 "$data.hf_name=../data/chat"
+    matrix "fine-tuning, packed, MDS" "$packed" "${all[@]}" global_train_batch_size=8 "$data.hf_name=null" \
+        "$data.local=../data/mds" "$data.packing_ratio=auto"
 }
 
 text=(model.d_model=16 model.n_layers=1 model.n_heads=2 model.emb_pdrop=0.1 max_seq_len=32 model.max_seq_len=32
