@@ -121,6 +121,8 @@ static const struct {
     {"code_paths=[x.py]", "code_paths", "Python"},
     {"train_loader.name=contrastive_pairs", "contrastive_pairs", "not supported"},
     {"train_loader.dataset.preprocessing_fn=a:b", "preprocessing_fn", "Python code"},
+    {"train_loader.dataset.preprocessing_fn={prompt: a}", "preprocessing_fn", "response: COLUMN"},
+    {"train_loader.dataset.preprocessing_fn={prompt: a, response: 3}", "preprocessing_fn", "must be"},
     {"train_loader.dataset.decoder_only_format=false", "decoder_only_format", "encoder-decoder"},
     {"train_loader.dataset.packing_ratio=0.5", "packing_ratio", "at least 1"},
     {"train_loader.dataset.target_prompts=length>3", "target_prompts", "length>=N"},
