@@ -38,7 +38,9 @@ static clt_status train(clt_run *r) {
 
 clt_status clt_train(const clt_config *cfg, const clt_run_options *opt) {
     clt_run r = {.cfg = cfg, .opt = opt};
-    clt_signal_install(clt_launch_detect().rank == 0);
+    static const char stopping[] =
+        "\nstopping: saving the last finished step; press Ctrl-C again to stop at once without saving\n";
+    clt_signal_install(clt_launch_detect().rank == 0 ? stopping : NULL);
     clt_status st = train(&r);
     if (st == CLT_STOPPED) st = clt_run_stop(&r);
     if (st == CLT_AGAIN && r.dev && clt_device_is_hung(r.dev)) clt_group_end_hung(r.group);
