@@ -110,7 +110,7 @@ static clt_status open_tokenizer(text_reader *t, const char *name) {
 
 clt_status clt_reader_open_mds(const clt_loader_params *p, clt_mds **out) {
     if (!p->local || !*p->local)
-        return clt_error(CLT_BAD_CONFIG, "local is missing; name the folder that holds the dataset");
+        return clt_error(CLT_BAD_CONFIG, "dataset.local is missing; name the folder that holds the dataset");
     char *dir = p->split && *p->split ? clt_path_join(p->local, p->split) : clt_strdup(p->local);
     char *index = clt_path_join(dir, "index.json");
     clt_mds_params mp = {p->validate_hash, p->token_encoding_type, p->cache_bytes};

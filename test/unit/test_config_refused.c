@@ -14,6 +14,7 @@
 static const struct {
     const char *override, *word, *word2;
 } bad[] = {
+    {"optimizer.learning_rate=1", "'optimizer.learning_rate' is unknown", "known are name, lr, betas"},
     {"optimzer.lr=1", "'optimzer' is unknown", "did you mean 'optimizer'"},
     {"model.d_modle=3", "model.d_modle", "did you mean 'd_model'"},
     {"train_loader.dataset.shufle=true", "shufle", "did you mean 'shuffle'"},
