@@ -49,6 +49,7 @@ expect 78 "is a folder: give a YAML file" eval "$dir"
 expect 74 "is this the folder of a run?" report "$dir"
 expect 0 "300 tokens" data train-tokenizer README.md --vocab-size 300 --out "$dir/tokenizer"
 expect 74 "not overwritten" data train-tokenizer README.md --vocab-size 280 --out "$dir/tokenizer"
+expect 0 "tokens are bytes" data convert README.md --out "$dir/bytes" --concat-tokens 64
 expect 0 "280 tokens" data train-tokenizer README.md --vocab-size 280 --overwrite --out "$dir/tokenizer"
 expect 0 "configuration is valid; devices, memory, data, schedule and checkpoints were not checked" train $run --dry-run
 expect 0 "key profiler has no effect here" train $run --dry-run profiler={}
