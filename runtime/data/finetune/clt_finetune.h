@@ -16,6 +16,7 @@ typedef struct {
 } clt_finetune_format;
 
 typedef struct {
+    const char *loader; /* its key, for messages; NULL: not named */
     /* Where the samples are: JSONL files (hf_name), or an MDS data set (hf_name NULL: the loader's `local`).
      */
     const char *hf_name;        /* a folder, a file, or "json" with one of the next two */

@@ -170,7 +170,8 @@ static clt_finetune_format format_of(const clt_finetune_config *f) {
 clt_finetune_params clt_config_finetune_params(const clt_config *c, const clt_loader_config *l) {
     const clt_finetune_config *f = &l->finetune;
     const bool eval = l != &c->train;
-    return (clt_finetune_params){.hf_name = f->hf_name,
+    return (clt_finetune_params){.loader = eval ? "eval_loader" : "train_loader",
+                                 .hf_name = f->hf_name,
                                  .data_dir = f->data_dir,
                                  .data_files = &f->data_files,
                                  .format = format_of(f),
