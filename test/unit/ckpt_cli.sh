@@ -82,6 +82,14 @@ expect 65 "tensor 'transformer.wte.weight' (weight) has shape [512, 96], this mo
     import "$tmp/mixed" "$run/ba1"
 expect 65 'no model configuration' import "$hf/model.safetensors" "$run/ba1"
 
+# the tokenizer of the folder comes along
+mkdir "$tmp/text"
+cp "$hf"/* test/golden/finetune/tokenizers/plain/* "$tmp/text/"
+expect 0 '28 tensors' import "$tmp/text" "$tmp/with_text"
+cmp -s "$tmp/text/tokenizer.json" "$tmp/with_text/tokenizer/tokenizer.json" || fail "import: no tokenizer"
+[ ! -e "$run/ba0/tokenizer" ] || fail "import: a tokenizer of a folder that has none"
+expect 0 'ok ' verify "$tmp/with_text"
+
 # pipes in the place of files: no waiting for a writer
 mkdir -p "$tmp/pipes/ba1"
 mkfifo "$tmp/pipes/ba1/manifest.json" "$tmp/pipe.safetensors"

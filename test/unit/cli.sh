@@ -49,6 +49,8 @@ expect 78 "is a folder: give a YAML file" eval "$dir"
 expect 74 "is this the folder of a run?" report "$dir"
 expect 0 "300 tokens" data train-tokenizer README.md --vocab-size 300 --out "$dir/tokenizer"
 expect 74 "not overwritten" data train-tokenizer README.md --vocab-size 280 --out "$dir/tokenizer"
+expect 74 "has no tokenizer.json; the transformers package makes one" \
+    data convert README.md --out "$dir/none" --concat-tokens 64 --tokenizer "$dir"
 expect 0 "tokens are bytes" data convert README.md --out "$dir/bytes" --concat-tokens 64
 expect 0 "has 64 tokens, and max_seq_len is 48" data batches $run -n 1 train_loader.dataset.local="$dir/bytes" \
     max_seq_len=48 train_loader.dataset.max_seq_len=48
