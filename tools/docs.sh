@@ -137,8 +137,9 @@ rules() {
 ## LLM Foundry's own files
 The training files of LLM Foundry, in `scripts/train/yamls` and `scripts/train`. Most of them name a
 tokenizer and a model on the Hugging Face hub, which cltrain does not download: a file that runs
-does so with the folders of the third column in their place. A faulty file is an error in LLM
-Foundry, too; the last column says what to change.
+does so with the folders of the third column in their place. A file that loads a remote checkpoint
+runs with a local one (`load_path=FOLDER`). A faulty file is an error in LLM Foundry, too; the last
+column says what to change.
 
 | file | verdict | in place of names on a hub | refused, or wrong in the file |
 |---|---|---|---|

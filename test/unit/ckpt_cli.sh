@@ -69,10 +69,13 @@ if [ -z "$a" ] || [ "$a" != "$b" ] || [ "$a" = "$c" ]; then
 fi
 
 # missing and invalid sources
-expect 74 'does not exist' show "$tmp/nothing"
+expect 74 'does not exist: name a checkpoint' show "$tmp/nothing"
 expect 74 'nothing' ls "$tmp/nothing"
 mkdir "$tmp/empty"
-expect 65 'no usable checkpoint' show "$tmp/empty"
+expect 65 'no usable checkpoint; it is neither' show "$tmp/empty"
+mkdir "$tmp/unsaved"
+touch "$tmp/unsaved/metrics.jsonl"
+expect 65 'its run saved none: set save_folder' show "$tmp/unsaved"
 expect 65 'has no checkpoints' verify "$tmp/empty"
 expect 0 '' ls "$tmp/empty"
 mkdir "$tmp/mixed"
