@@ -40,7 +40,7 @@ say "1. Fetching the text: Jane Austen's novels"
 
 say "2. cltrain data train-tokenizer: 4,096 tokens"
 [ -e "$OUT/tokenizer/tokenizer_config.json" ] ||
-    "$CLTRAIN" data train-tokenizer "$OUT/text" --vocab-size 4096 --out "$OUT/tokenizer"
+    "$CLTRAIN" data train-tokenizer "$OUT/text" --vocab-size 4096 --overwrite --out "$OUT/tokenizer"
 
 say "3. cltrain data convert: MDS shards with zstd and hashes"
 if [ ! -e "$OUT/data/train/index.json" ] || [ ! -e "$OUT/data/val/index.json" ]; then

@@ -126,6 +126,9 @@ rules() {
   row is the number of finished batches, as in metrics.jsonl. Which names there are follows the
   callbacks. Each start of a run adds an event file, and TensorBoard joins them; a resumed run
   continues its MLflow run. Only rank 0 writes. A file that cannot be written costs one warning.
+  `cltrain.csv` and `cltrain.prometheus` name a CSV file and a file for Prometheus. To read the
+  folder of `loggers.mlflow`, newer versions of MLflow need `MLFLOW_ALLOW_FILE_STORE=true` in the
+  environment, or `mlflow migrate-filestore`.
 - Keys that contradict each other are an error that names both places: `callbacks.kill_loss_spike`
   and `cltrain.guards`, `fsdp_config.activation_checkpointing: true` and another `cltrain.recompute`
   than `blocks`, `fsdp_config.cpu_offload: true` and `cltrain.offload: none`, `eval_loader` and
@@ -134,8 +137,9 @@ rules() {
 ## LLM Foundry's own files
 The training files of LLM Foundry, in `scripts/train/yamls` and `scripts/train`. Most of them name a
 tokenizer and a model on the Hugging Face hub, which cltrain does not download: a file that runs
-does so with the folders of the third column in their place. A faulty file is an error in LLM
-Foundry, too; the last column says what to change.
+does so with the folders of the third column in their place. A file that loads a remote checkpoint
+runs with a local one (`load_path=FOLDER`). A faulty file is an error in LLM Foundry, too; the last
+column says what to change.
 
 | file | verdict | in place of names on a hub | refused, or wrong in the file |
 |---|---|---|---|

@@ -105,6 +105,16 @@ static void set_defaults(clt_schema_reader *r, const clt_schema *s, char *out) {
     }
 }
 
+/* "; known are a, b" if there are few; the caller frees it. */
+static char *known_keys(const clt_schema *s) {
+    enum { MOST = 12 };
+    clt_str text = {0};
+    for (size_t i = 0; i < s->n && s->n <= MOST; i++)
+        if (s->keys[i].status != CLT_KEY_REFUSED && strcmp(s->keys[i].name, "*") != 0)
+            clt_str_addf(&text, "%s%s", text.len ? ", " : "; known are ", s->keys[i].name);
+    return text.s ? text.s : clt_strdup("");
+}
+
 static clt_status read_unknown(clt_schema_reader *r, const clt_schema *s, const char *path,
                                const char *name) {
     const char *why = r->harmless ? r->harmless(r->ctx, path) : NULL;
@@ -118,8 +128,11 @@ static clt_status read_unknown(clt_schema_reader *r, const clt_schema *s, const 
     clt_free(known);
     clt_schema_reader at_key = *r;
     if (r->key_place) at_key.place = r->key_place;
-    return near ? clt_schema_fail(&at_key, path, "is unknown; did you mean '%s'?", near)
-                : clt_schema_fail(&at_key, path, "is unknown");
+    if (near) return clt_schema_fail(&at_key, path, "is unknown; did you mean '%s'?", near);
+    char *keys = known_keys(s);
+    clt_status st = clt_schema_fail(&at_key, path, "is unknown%s", keys);
+    clt_free(keys);
+    return st;
 }
 
 /* Keys that no row names, among them those that the row "*" stands for. */

@@ -2,29 +2,27 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "runtime/base/clt_base.h"
 #include "runtime/base/clt_context_internal.h"
 
-static atomic_bool speaks;
+static const char *_Atomic on_interrupt; /* NULL: nothing is printed */
 static sigset_t watched;
 
-static void say(const char *text, size_t n) {
-    if (speaks && write(2, text, n) < 0) speaks = false;
+static void say(const char *text) {
+    if (on_interrupt && write(2, text, strlen(text)) < 0) on_interrupt = NULL;
 }
 
 static void *watch(void *arg) {
-    static const char once[] =
-        "\nstopping: saving the last finished step; press Ctrl-C again to stop at once without saving\n";
-    static const char twice[] = "\nstopped at once without saving\n";
     (void)arg;
     for (int sig, interrupts = 0; sigwait(&watched, &sig) == 0;) {
         if (sig == SIGINT && ++interrupts > 1) {
-            say(twice, sizeof twice - 1);
+            say("\nstopped at once\n");
             _exit(130);
         }
-        if (sig == SIGINT) say(once, sizeof once - 1);
+        if (sig == SIGINT) say(on_interrupt);
         clt_context_ask_stop(clt_context_current(), sig); /* this thread works in the process's context */
     }
     return NULL;
@@ -32,10 +30,10 @@ static void *watch(void *arg) {
 
 /* A thread with sigwait instead of signal handlers: compilers inside OpenCL drivers install their own
  * handlers. */
-void clt_signal_install(bool speak) {
+void clt_signal_install(const char *text) {
     static bool installed;
     pthread_t thread;
-    speaks = speak;
+    on_interrupt = text;
     if (installed) return;
     installed = true;
     /* Ctrl-C also ends a `tee` that reads this output. Its lines are lost; the step must still be saved. */

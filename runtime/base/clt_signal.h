@@ -17,10 +17,10 @@ enum {
 
 /* Blocks SIGINT, SIGTERM and SIGUSR1 and starts a thread that waits for them. A second SIGINT ends the
  * process at once with exit code 130. SIGPIPE is ignored, so a run survives a reader of its output that
- * exits. Must be called before other threads start, so that they inherit the blocked signals. speak: SIGINT
- * prints a line on stderr (only one of several ranks should). Calls after the first one only set speak. If no
- * thread can be created, the signals keep their default action. */
-void clt_signal_install(bool speak);
+ * exits. Must be called before other threads start, so that they inherit the blocked signals. text: what
+ * SIGINT prints on stderr, a constant; NULL: nothing (only one of several ranks should print). Calls after
+ * the first one only set it. If no thread can be created, the signals keep their default action. */
+void clt_signal_install(const char *text);
 
 /* The first request to stop the run of the calling thread's context: SIGINT, SIGTERM, SIGUSR1,
  * CLT_SIGNAL_TIME or the value given to clt_context_ask_stop; 0: no request. It also takes over a request

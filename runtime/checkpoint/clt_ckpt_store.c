@@ -259,7 +259,8 @@ static clt_status resolve(const char *path, char **resolved) {
     int seen = 0;
     clt_io_info info;
     CLT_TRY(clt_io_stat(path, &info));
-    if (info.kind == CLT_IO_ABSENT) return clt_error(CLT_IO, "%s does not exist", path);
+    if (info.kind == CLT_IO_ABSENT)
+        return clt_error(CLT_IO, "%s does not exist: name a checkpoint or a folder with weights", path);
     if (info.kind == CLT_IO_FOLDER && !has_file(path, CLT_MANIFEST) && !is_hf_folder(path)) {
         CLT_TRY(newest(path, resolved, &seen));
         if (*resolved) return CLT_OK;
@@ -267,7 +268,9 @@ static clt_status resolve(const char *path, char **resolved) {
         return clt_error(
             CLT_BAD_DATA, "%s has no usable checkpoint%s", path,
             seen ? "; run cltrain ckpt verify to see why"
-                 : "; it is neither a checkpoint nor a Hugging Face folder (config.json, model.safetensors)");
+            : has_file(path, "metrics.jsonl")
+                ? "; its run saved none: set save_folder, and train again"
+                : "; it is neither a checkpoint nor a Hugging Face folder (config.json, model.safetensors)");
     }
     if (info.kind == CLT_IO_FILE && is_pickle(path, info.bytes)) return refuse_pickle(path);
     if (info.kind == CLT_IO_FILE && (n < 12 || strcmp(path + n - 12, ".safetensors")))

@@ -136,7 +136,10 @@ clt_status clt_jsonl_parse(const clt_jsonl_line *line, json_t **out) {
         *out = o;
     } else if (st == CLT_OK) {
         json_decref(o);
-        st = clt_error(CLT_BAD_DATA, "%s: the line is a list; every line must be one JSON object", what);
+        st = clt_error(CLT_BAD_DATA,
+                       "%s: the line is a list; every line must be one JSON object (jq -c '.[]' FILE makes "
+                       "such lines of a list)",
+                       what);
     }
     clt_free(what);
     return st;

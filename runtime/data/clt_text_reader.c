@@ -14,12 +14,27 @@ typedef struct {
     clt_mds *mds;
     clt_tokenizer *tokenizer; /* NULL for token columns */
     clt_str text;
+    bool compared; /* the length of a sample and T */
 } text_reader;
 
 /* --- one sample --- */
 
+/* Data of another length are read all the same, and are often a mistake. */
+static void compare_length(text_reader *t, int64_t sample, int64_t length) {
+    t->compared = true;
+    if (length == t->T) return;
+    clt_info("sample %lld of %s has %lld tokens, and max_seq_len is %lld: %s", (long long)sample,
+             clt_mds_dir(t->mds), (long long)length, (long long)t->T,
+             length < t->T ? "such rows are padded" : "the rest of such samples is not used");
+}
+
 static clt_status read_tokens(text_reader *t, int64_t sample, int32_t *row, int64_t *n) {
-    if (!t->tokenizer) return clt_mds_get_tokens(t->mds, sample, t->T, t->vocab_size, row, n, NULL);
+    if (!t->tokenizer) {
+        int64_t length;
+        CLT_TRY(clt_mds_get_tokens(t->mds, sample, t->T, t->vocab_size, row, n, &length));
+        if (!t->compared) compare_length(t, sample, length);
+        return CLT_OK;
+    }
     size_t got;
     CLT_TRY(clt_mds_get_text(t->mds, sample, &t->text));
     CLT_TRY(clt_tokenizer_encode(t->tokenizer, t->text.s, t->text.len,
@@ -110,7 +125,7 @@ static clt_status open_tokenizer(text_reader *t, const char *name) {
 
 clt_status clt_reader_open_mds(const clt_loader_params *p, clt_mds **out) {
     if (!p->local || !*p->local)
-        return clt_error(CLT_BAD_CONFIG, "local is missing; name the folder that holds the dataset");
+        return clt_error(CLT_BAD_CONFIG, "dataset.local is missing; name the folder that holds the dataset");
     char *dir = p->split && *p->split ? clt_path_join(p->local, p->split) : clt_strdup(p->local);
     char *index = clt_path_join(dir, "index.json");
     clt_mds_params mp = {p->validate_hash, p->token_encoding_type, p->cache_bytes};

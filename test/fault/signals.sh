@@ -108,6 +108,15 @@ for ranks in 1 2; do
     report "nobody reads the output any more, then SIGINT: $ranks ranks" $? "exit $code"
 done
 
+in_background env -C "$tmp" "$cltrain" train "$tmp/run.yaml" "${settings[@]}" save_folder=null run_name=none \
+    max_duration=9999ba scheduler.t_max=9999ba
+until_there "first step done"
+kill -INT $started
+wait $started
+code=$?
+[ $code = 130 ] && grep -q "nothing is saved, because there is no save_folder" "$log" && ! grep -q "saving the" "$log"
+report "SIGINT without a save_folder" $? "exit $code"
+
 # The evaluation at the end of a run is interrupted: rerunning the command completes it, once.
 "$cltrain" data convert docs --out "$tmp/text" --concat-tokens 64 --eos --val-fraction 0.2 >"$log" 2>&1
 run=("$cltrain" train "$tmp/run.yaml" "${settings[@]}" "save_folder=$tmp/evaluates" max_duration=4ba save_interval=4ba

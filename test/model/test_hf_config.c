@@ -218,6 +218,7 @@ static void wrong_sections_are_named(void **state) {
     } bad[] = {
         {"pretrained: true", "model.pretrained_model_name_or_path"},
         {"pretrained_model_name_or_path: meta-llama/Llama-3.1-8B", "models are not downloaded"},
+        {"pretrained_model_name_or_path: ./absent", "no folder here: name the folder of a model"},
         {"pretrained_model_name_or_path: test/golden", "config.json"},
         {GOLDEN "llama3/hf, config_overrides: {wings: 2}", "model.config_overrides: key 'wings' is unknown"},
         {GOLDEN "llama3/hf, config_overrides: {max_position_embeddings: 16}", "max_seq_len"},

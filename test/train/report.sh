@@ -12,8 +12,10 @@ def write(name, rows, lines):
                 step_seconds=30.0, tokens_per_sec=33.0, device_memory_bytes=1 << 20)) + "\n")
             for event, fields in lines.get(b, []):
                 f.write(json.dumps(dict(event=event, batch=b, **fields)) + "\n")
+lanes = dict(written_by=dict(ranks=1, device="x"), lanes=[4, 4], changed={"optimizer.lr": [0.1, "<i>"]}, seconds=0.25)
 write("run", 100, {20: [("checkpoint", dict(name="a<b>&", seconds=1, stall_seconds=1))],
                    50: [("hop", dict(from_batch=0, leg=1)), ("start", dict(time=1, first=False))],
+                   60: [("lanes", lanes)],
                    90: [("rollback", dict(to=80))]})
 write("long", 30000, {})
 PY
@@ -32,6 +34,10 @@ for part in parts:
         assert len(found) == 5 and all(abs(x - at(batch)) < 0.1 for x in found), (cls, found)
     assert ">hop</text>" in part and ">roll-back</text>" in part and "a&lt;b&gt;&amp;" in part
 assert ">100000<" not in parts[1] and ">100.0 k<" in parts[1] and ">20m00s<" in parts[2], parts[2][-2000:]
+events = page[page.index("<h2>Events"):page.index("<h2>Files")]
+assert "<td>time 19" in events, events
+assert ("<td>lanes</td><td>60</td><td>written_by (ranks 1, device x), lanes [4, 4], changed (optimizer.lr "
+        "[0.1, &lt;i&gt;]), seconds 0.25</td>") in events, events
 assert not re.search(r"(src|href)=|https?://|<script", page), "the page is not self-contained"
 assert len(open(sys.argv[1] + "/long/report.html").read()) < 1.5e6
 PY

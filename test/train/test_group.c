@@ -564,7 +564,7 @@ int main(int argc, char **argv) {
         if (!strcmp(argv[i], "--do")) what = argv[i + 1];
         if (!strcmp(argv[i], "--in")) in_child = true;
     }
-    if (what && !strcmp(what, "stop")) clt_signal_install(false);
+    if (what && !strcmp(what, "stop")) clt_signal_install(NULL);
     clt_launch_begin();
     return clt_launch_end(run(what, who, in_child));
 }

@@ -27,6 +27,9 @@ got=$(printf 'What is it?\n\nAnd then?\n' | say --chat) || fail "generate --chat
 
 got=$(say --chat --system "Be brief." -p "What is it?")
 [ "$got" = "$(plain "${start}system${nl}Be brief.${end}${nl}$first")" ] || fail "a system message: '$got'"
+grep -q "no chat template" "$log" && fail "a tokenizer with a template: $(cat "$log")"
+"$cltrain" generate "$model" --tokenizer bytes -t 0 -n 1 --chat -p "x" >/dev/null 2>"$log"
+grep -q "no chat template: chatml is used" "$log" || fail "a tokenizer without a template: $(cat "$log")"
 say --chat --chat-template jinja -p "x" >/dev/null
 [ $? = 78 ] && grep -q "chatml" "$log" || fail "an unknown chat template: $(cat "$log")"
 say --chat-template chatml -p "x" >/dev/null

@@ -69,10 +69,13 @@ if [ -z "$a" ] || [ "$a" != "$b" ] || [ "$a" = "$c" ]; then
 fi
 
 # missing and invalid sources
-expect 74 'does not exist' show "$tmp/nothing"
+expect 74 'does not exist: name a checkpoint' show "$tmp/nothing"
 expect 74 'nothing' ls "$tmp/nothing"
 mkdir "$tmp/empty"
-expect 65 'no usable checkpoint' show "$tmp/empty"
+expect 65 'no usable checkpoint; it is neither' show "$tmp/empty"
+mkdir "$tmp/unsaved"
+touch "$tmp/unsaved/metrics.jsonl"
+expect 65 'its run saved none: set save_folder' show "$tmp/unsaved"
 expect 65 'has no checkpoints' verify "$tmp/empty"
 expect 0 '' ls "$tmp/empty"
 mkdir "$tmp/mixed"
@@ -81,6 +84,14 @@ cp "$other/model.safetensors" "$tmp/mixed/"
 expect 65 "tensor 'transformer.wte.weight' (weight) has shape [512, 96], this model needs [512, 64]" \
     import "$tmp/mixed" "$run/ba1"
 expect 65 'no model configuration' import "$hf/model.safetensors" "$run/ba1"
+
+# the tokenizer of the folder comes along
+mkdir "$tmp/text"
+cp "$hf"/* test/golden/finetune/tokenizers/plain/* "$tmp/text/"
+expect 0 '28 tensors' import "$tmp/text" "$tmp/with_text"
+cmp -s "$tmp/text/tokenizer.json" "$tmp/with_text/tokenizer/tokenizer.json" || fail "import: no tokenizer"
+[ ! -e "$run/ba0/tokenizer" ] || fail "import: a tokenizer of a folder that has none"
+expect 0 'ok ' verify "$tmp/with_text"
 
 # pipes in the place of files: no waiting for a writer
 mkdir -p "$tmp/pipes/ba1"

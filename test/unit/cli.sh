@@ -45,6 +45,16 @@ expect 78 "no such file" train "$dir/none.yaml"
 expect 78 "did you mean 'optimizer'" train $run optimzer.lr=1
 expect 78 "not supported" train $run precision=amp_fp8
 expect 2 "key.sub=value" train $run nonsense
+expect 78 "is a folder: give a YAML file" eval "$dir"
+expect 74 "is this the folder of a run?" report "$dir"
+expect 0 "300 tokens" data train-tokenizer README.md --vocab-size 300 --out "$dir/tokenizer"
+expect 74 "not overwritten" data train-tokenizer README.md --vocab-size 280 --out "$dir/tokenizer"
+expect 74 "has no tokenizer.json; the transformers package makes one" \
+    data convert README.md --out "$dir/none" --concat-tokens 64 --tokenizer "$dir"
+expect 0 "tokens are bytes" data convert README.md --out "$dir/bytes" --concat-tokens 64
+expect 0 "has 64 tokens, and max_seq_len is 48" data batches $run -n 1 train_loader.dataset.local="$dir/bytes" \
+    max_seq_len=48 train_loader.dataset.max_seq_len=48
+expect 0 "280 tokens" data train-tokenizer README.md --vocab-size 280 --overwrite --out "$dir/tokenizer"
 expect 0 "configuration is valid; devices, memory, data, schedule and checkpoints were not checked" train $run --dry-run
 expect 0 "key profiler has no effect here" train $run --dry-run profiler={}
 expect 0 "optimizer.disable_grad: 'wqe' matches no tensor" train $run --dry-run optimizer.disable_grad=wqe

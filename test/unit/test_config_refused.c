@@ -14,6 +14,7 @@
 static const struct {
     const char *override, *word, *word2;
 } bad[] = {
+    {"optimizer.learning_rate=1", "'optimizer.learning_rate' is unknown", "known are name, lr, betas"},
     {"optimzer.lr=1", "'optimzer' is unknown", "did you mean 'optimizer'"},
     {"model.d_modle=3", "model.d_modle", "did you mean 'd_model'"},
     {"train_loader.dataset.shufle=true", "shufle", "did you mean 'shuffle'"},
@@ -121,6 +122,8 @@ static const struct {
     {"code_paths=[x.py]", "code_paths", "Python"},
     {"train_loader.name=contrastive_pairs", "contrastive_pairs", "not supported"},
     {"train_loader.dataset.preprocessing_fn=a:b", "preprocessing_fn", "Python code"},
+    {"train_loader.dataset.preprocessing_fn={prompt: a}", "preprocessing_fn", "response: COLUMN"},
+    {"train_loader.dataset.preprocessing_fn={prompt: a, response: 3}", "preprocessing_fn", "must be"},
     {"train_loader.dataset.decoder_only_format=false", "decoder_only_format", "encoder-decoder"},
     {"train_loader.dataset.packing_ratio=0.5", "packing_ratio", "at least 1"},
     {"train_loader.dataset.target_prompts=length>3", "target_prompts", "length>=N"},

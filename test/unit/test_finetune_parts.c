@@ -141,6 +141,16 @@ static void test_files(void **state) {
     clt_free(one);
 }
 
+static void test_missing_files(void **state) {
+    const clt_finetune_params p = {.loader = "eval_loader", .hf_name = "mosaicml/data"};
+    clt_strv paths = {0};
+    (void)state;
+    clt_error_quiet(true);
+    assert_int_equal(clt_finetune_find_files(&p, "test", &paths), CLT_BAD_CONFIG);
+    clt_error_quiet(false);
+    assert_non_null(strstr(clt_last_error(), "eval_loader: dataset.hf_name 'mosaicml/data' is no folder"));
+}
+
 /* --- bad data --- */
 
 /* Opens one file with these lines: the status, and a word of the message. */
@@ -263,9 +273,8 @@ static void test_packing(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_templates),
-        cmocka_unit_test(test_files),
-        cmocka_unit_test(test_bad_data),
+        cmocka_unit_test(test_templates),     cmocka_unit_test(test_files),
+        cmocka_unit_test(test_missing_files), cmocka_unit_test(test_bad_data),
         cmocka_unit_test(test_packing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

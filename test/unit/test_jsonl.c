@@ -57,7 +57,7 @@ static void test_messages(void **state) {
         {"{\"text\": \"\\u0000\"}", "not valid JSON: \\u0000 is not allowed"},
         {"{\"text\": \"\", \"text\": \"\"}", "duplicate object key"},
         {"{\"text\": \"\"} {}", "end of file expected"},
-        {"[\"text\"]", "in.jsonl:1: the line is a list; every line must be one JSON object"},
+        {"[\"text\"]", "in.jsonl:1: the line is a list; every line must be one JSON object (jq -c '.[]'"},
         {"\"text\"", "'[' or '{' expected"},
         {"\xef\xbb\xbf{\"text\": \"\"}", "in.jsonl:1:1: not valid JSON"},
     };

@@ -236,6 +236,18 @@ static void offload_on_cpu_devices_is_noted(void **state) {
     clt_config_free(c);
 }
 
+/* Eight samples on eight lanes. */
+static void a_lowered_microbatch_is_noted(void **state) {
+    (void)state;
+    clt_config *c = LOAD("global_train_batch_size=8", "device_train_microbatch_size=4"),
+               *one = LOAD("global_train_batch_size=8", "device_train_microbatch_size=1");
+    const clt_plan p = plan_at(c, 0, UINT64_MAX), q = plan_at(one, 0, UINT64_MAX);
+    assert_true(has_note(c, &p, "device_train_microbatch_size: 4 is lowered to 1"));
+    assert_false(has_note(one, &q, "lowered"));
+    clt_config_free(one);
+    clt_config_free(c);
+}
+
 /* On a GPU that is too small for microbatch 1 with recomputation, but not for the state elsewhere. */
 static void offload_is_advised_on_gpus(void **state) {
     (void)state;
@@ -502,6 +514,7 @@ int main(void) {
         cmocka_unit_test(groups_keep_weights),
         cmocka_unit_test(offloaded_state_is_in_host_memory),
         cmocka_unit_test(offload_on_cpu_devices_is_noted),
+        cmocka_unit_test(a_lowered_microbatch_is_noted),
         cmocka_unit_test(offload_is_advised_on_gpus),
         cmocka_unit_test(places_are_one_buffer_each),
         cmocka_unit_test(places_of_units),

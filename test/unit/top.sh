@@ -12,7 +12,10 @@ with open(sys.argv[1], "w") as f:
     for b in range(1, 301):
         put(batch=b, epoch=0, sample=8 * b, token=512 * b, loss=5 - b / 100, lr=1e-3, grad_norm=None, step_seconds=0.5,
             tokens_per_sec=1024.0, flops_per_sec=1e9, device_memory_bytes=1 << 30)
+    for b in range(20): put(event="mark", batch=b, number=b)
     put(batch=300, eval_loss=2.25, eval_perplexity=9.4, eval_accuracy=0.5, eval_seconds=1)
+    for n in "second", "third", "fourth":
+        put(batch=300, label=n, eval_loss=3.25, eval_perplexity=9.4, eval_accuracy=0.5, eval_seconds=1)
     put(event="checkpoint", batch=300, name="\x1b[2Jép" + "x" * 200, seconds=1.5, stall_seconds=0.1)
     f.write('{"batch":301,"lo')
 PY
@@ -25,6 +28,9 @@ for target in "$tmp/run" "$tmp/run/metrics.jsonl"; do
         grep -q -- "$words" "$log" || fail "'$words' is not in the plain view of $target"
     done
     grep -q 'gradient norm' "$log" && fail "a number that is null is shown"
+    grep -q 'second 3.2500 (batch 300)$' "$log" || fail "a fact is cut, or one that fits is missing"
+    grep -Eq '^ +14  mark' "$log" && fail "more than 6 events"
+    grep -Eq '^ +16  mark +number 16' "$log" || fail "fewer than 6 events"
     [ "$(awk '{ if (length($0) > m) m = length($0) } END { print m }' "$log")" -le 80 ] || fail "a line has more than 80 columns"
     LC_ALL=C grep -q '[^ -~]' "$log" && fail "a byte that is no printable ASCII"
 done
@@ -36,12 +42,12 @@ report "no run: exit $code" $?
 
 cat >"$tmp/live.py" <<'PY'
 import fcntl, os, pty, re, select, signal, struct, sys, termios, time
-def session(run, act, want):
+def session(run, act, want, rows=24):
     pid, fd = pty.fork()
     if pid == 0:
         os.environ["LC_ALL"] = "C.UTF-8"
         os.execv(sys.argv[1], [sys.argv[1], "top", "-i", "0.1", run])
-    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, 80, 0, 0))
     before, seen, done, end = termios.tcgetattr(fd)[3], b"", False, time.time() + 20
     while time.time() < end:
         if select.select([fd], [], [], 0.1)[0]:
@@ -57,7 +63,7 @@ def session(run, act, want):
     assert seen.index(b"\033[?1049h") < seen.rindex(b"\033[?25h\033[?1049l"), seen[-80:]
     for picture in seen.split(b"\033[H")[1:]:
         lines = re.sub(rb"\033\[[?0-9]*[a-zA-Z]", b"", picture).split(b"\r\n")
-        assert len(lines) <= 24 and all(len(l.decode()) <= 80 for l in lines), lines
+        assert len(lines) <= rows and all(len(l.decode()) <= 80 for l in lines), lines
     return seen
 run, grown = sys.argv[2], []
 def grow(pid, fd, seen):
@@ -69,6 +75,13 @@ def grow(pid, fd, seen):
     return True
 seen = session(run, grow, lambda s: s == 0)
 assert "█" in seen.decode()
+assert b" 16  mark" in seen and b" 14  mark" not in seen
+def leave(pid, fd, seen):
+    if b" 10  mark" not in seen: return False
+    os.write(fd, b"q")
+    return True
+seen = session(run, leave, lambda s: s == 0, 40)
+assert b" 6  mark" not in seen
 def kill(number):
     def act(pid, fd, seen):
         os.kill(pid, number)

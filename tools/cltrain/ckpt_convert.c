@@ -6,6 +6,7 @@
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_json.h"
 #include "runtime/model/clt_model.h"
+#include "runtime/train/run/clt_run_tokenizer.h"
 
 /* --- weights in the model's order --- */
 
@@ -96,13 +97,21 @@ static clt_status write_checkpoint(ckpt_weights *w, const char *out, bool overwr
     return st;
 }
 
+/* Beside the weights, where cltrain generate finds it. */
+static clt_status keep_tokenizer(const char *from, const char *out) {
+    char *file = clt_path_join(from, "tokenizer.json");
+    clt_status st = clt_io_is_file(file) ? clt_run_tokenizer_keep(from, out) : CLT_OK;
+    clt_free(file);
+    return st;
+}
+
 int ckpt_import(int argc, char **argv) {
     bool overwrite = false;
     clt_option options[] = {{"overwrite", 0, CLT_OPT_FLAG, &overwrite, NULL, "replace OUT if it exists"}};
     clt_command c = {
         "cltrain ckpt import",
         "HF_FOLDER OUT",
-        "Makes a checkpoint (weights and model configuration, batch 0) from a folder with config.json and\n"
+        "Makes a checkpoint (weights, model configuration and tokenizer) of a folder with config.json and\n"
         "model.safetensors. train, eval and generate also read such a folder directly.",
         "cltrain ckpt import mpt-7b/ start/ep0-ba0\n",
         options,
@@ -121,6 +130,7 @@ int ckpt_import(int argc, char **argv) {
     if (st == CLT_OK) st = ckpt_weights_open(s, &w);
     if (st == CLT_OK) {
         st = write_checkpoint(&w, rest.v[1], overwrite);
+        if (st == CLT_OK) st = keep_tokenizer(rest.v[0], rest.v[1]);
         if (st == CLT_OK) printf("%s: %d tensors from %s\n", rest.v[1], w.table.n, rest.v[0]);
         ckpt_weights_close(&w);
     }

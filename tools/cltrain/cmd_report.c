@@ -1,5 +1,6 @@
 /* cltrain report: one self-contained HTML file about a run, from its metrics.jsonl, config.yaml and log.txt,
  * optionally with the losses of other runs for comparison. */
+#include <jansson.h>
 #include <math.h>
 #include <string.h>
 #include <stdlib.h>
@@ -102,6 +103,52 @@ static const char style[] =
     "var(--grid);vertical-align:top}code,pre{font-size:12px;white-space:pre-wrap;word-break:break-word}"
     "@media(prefers-color-scheme:dark){body{background:#0f172a}}</style>\n";
 
+static void event_value(clt_str *out, const char *key, const json_t *v);
+
+/* "key value" pairs; the names of event and batch have columns of their own. */
+static void event_pairs(clt_str *out, json_t *o) {
+    const char *key, *between = "";
+    json_t *v;
+    json_object_foreach(o, key, v) {
+        if (strcmp(key, "event") == 0 || strcmp(key, "batch") == 0) continue;
+        clt_str_add(out, between);
+        html_text(out, key, strlen(key));
+        clt_str_add(out, " ");
+        event_value(out, key, v);
+        between = ", ";
+    }
+}
+
+static void event_list(clt_str *out, const char *key, const json_t *list) {
+    clt_str_add(out, "[");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        clt_str_add(out, i ? ", " : "");
+        event_value(out, key, json_array_get(list, i));
+    }
+    clt_str_add(out, "]");
+}
+
+static void event_value(clt_str *out, const char *key, const json_t *v) {
+    if (json_is_number(v) && strcmp(key, "time") == 0) {
+        const time_t at = (time_t)json_number_value(v);
+        char when[64];
+        strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", localtime(&at));
+        clt_str_add(out, when);
+    } else if (json_is_number(v)) {
+        clt_str_addf(out, "%.10g", json_number_value(v));
+    } else if (json_is_string(v)) {
+        html_text(out, json_string_value(v), json_string_length(v));
+    } else if (json_is_object(v)) {
+        clt_str_add(out, "(");
+        event_pairs(out, (json_t *)v);
+        clt_str_add(out, ")");
+    } else if (json_is_array(v)) {
+        event_list(out, key, v);
+    } else {
+        clt_str_add(out, json_is_true(v) ? "true" : json_is_false(v) ? "false" : "null");
+    }
+}
+
 static void event_table(clt_str *out, const metrics *m) {
     if (m->events == 0) return;
     clt_str_add(out, "<h2>Events</h2><table><tr><th>event</th><th>batch</th><th>data</th></tr>");
@@ -109,9 +156,11 @@ static void event_table(clt_str *out, const metrics *m) {
         const run_event *e = &m->event[i];
         clt_str_add(out, "<tr><td>");
         html_text(out, e->name, strlen(e->name));
-        clt_str_addf(out, "</td><td>%.0f</td><td><code>", e->batch);
-        html_text(out, e->json, strlen(e->json));
-        clt_str_add(out, "</code></td></tr>\n");
+        clt_str_addf(out, "</td><td>%.0f</td><td>", e->batch);
+        json_t *o = json_loads(e->json, 0, NULL);
+        event_pairs(out, o);
+        json_decref(o);
+        clt_str_add(out, "</td></tr>\n");
     }
     clt_str_add(out, "</table>");
 }

@@ -76,7 +76,7 @@ int cmd_serve(int argc, char **argv) {
     if (code < 0 && rest.n != 1) code = clt_options_fail(&command, "exactly one SOURCE is required");
     if (code < 0) code = check(&command, &o);
     if (code < 0) {
-        clt_signal_install(true);
+        clt_signal_install("\nstopping: the request in progress is ended\n");
         p.source = rest.v[0];
         if (!o.name) o.name = p.source;
         code = clt_status_exit_code(serve(&p, &o));

@@ -198,6 +198,8 @@ static clt_status convert_inputs(converter *c, const separator *bos, const separ
                  c->counts.skipped == 1 ? "" : "s", c->counts.first_skipped);
     if (p.length && !opt->tokens && c->counts.documents > 1 && !separated(c, &p))
         clt_warn("documents follow each other without a token between them; --eos or --eos-text adds one");
+    if (c->tokenizer && !opt->tokenizer)
+        clt_info("tokens are bytes (vocabulary 257); --tokenizer FOLDER makes those of a tokenizer");
     return CLT_OK;
 }
 

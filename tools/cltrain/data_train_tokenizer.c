@@ -13,6 +13,7 @@ enum { MAX_VOCABULARY = 1 << 24 };
 typedef struct {
     const char *out, *format;
     int64_t threads;
+    bool overwrite;
     clt_tokenizer_train_params p;
     data_inputs inputs;
     double start;
@@ -46,6 +47,19 @@ static clt_status write_config(const train_options *o, const char *folder) {
     return st;
 }
 
+/* The ids of data and models that were made with a tokenizer mean nothing with another one in its place. */
+static clt_status check_free(const train_options *o) {
+    char *path = is_json(o->out) ? clt_strdup(o->out) : clt_path_join(o->out, "tokenizer.json");
+    clt_status st = CLT_OK;
+    if (!o->overwrite && clt_io_is_file(path))
+        st = clt_error(CLT_IO,
+                       "%s exists already and is not overwritten; choose another name, or allow it "
+                       "(--overwrite)",
+                       path);
+    clt_free(path);
+    return st;
+}
+
 static clt_status write_files(const train_options *o, const clt_str *json) {
     if (is_json(o->out)) return clt_io_write_atomic(o->out, json->s, json->len);
     char *path = clt_path_join(o->out, "tokenizer.json");
@@ -72,6 +86,7 @@ static clt_status train(train_options *o, const clt_strv *inputs) {
     const clt_docs_kind kind = strcmp(o->format, "jsonl") ? CLT_DOCS_TEXT : CLT_DOCS_JSONL;
     clt_tokenizer_train_counts counts;
     clt_str json = {0};
+    CLT_TRY(check_free(o));
     o->start = clt_now();
     clt_status st = data_inputs_collect(inputs, kind, !strcmp(o->format, "auto"), &o->inputs);
     if (st == CLT_OK) st = clt_tokenizer_train(o->inputs.files, o->inputs.paths.n, &o->p, &json, &counts);
@@ -116,6 +131,7 @@ int data_train_tokenizer(int argc, char **argv) {
         {"field", 0, CLT_OPT_STR, &o.p.field, "NAME",
          "field of a JSONL line that is its text (default text)"},
         {"skip-bad", 0, CLT_OPT_FLAG, &o.p.skip_bad, NULL, "leave out bad JSONL lines and count them"},
+        {"overwrite", 0, CLT_OPT_FLAG, &o.overwrite, NULL, "replace an existing tokenizer"},
         {"threads", 0, CLT_OPT_INT, &o.threads, "N", "threads (default: all CPUs, at most 16)"},
     };
     const clt_command command = {

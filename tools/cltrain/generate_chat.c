@@ -90,6 +90,8 @@ clt_status generate_chat(clt_generate_params *p, const char *template_text, cons
     p->prompt_is_chat = p->stop_at_eos = true;
     clt_status st = clt_generator_open(p, &s.generator);
     if (st == CLT_OK) st = clt_chat_open(clt_generator_tokenizer_source(s.generator), template_text, &s.chat);
+    if (st == CLT_OK && clt_chat_is_assumed(s.chat))
+        clt_warn("the tokenizer has no chat template: chatml is used (--chat-template names another one)");
     if (st == CLT_OK) stop_at_turn_end(&s);
     if (st == CLT_OK && system) add_message(&s, "system", system, strlen(system));
     if (st == CLT_OK) st = *question ? answer(&s, question, strlen(question)) : converse(&s);

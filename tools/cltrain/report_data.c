@@ -96,7 +96,9 @@ static void take_lines(metrics *m, const char *at, const char *end) {
 clt_status metrics_read(const char *folder, metrics *m) {
     char *path = clt_path_join(folder, "metrics.jsonl"), *text = NULL;
     size_t bytes = 0;
-    clt_status st = clt_io_read_all(path, (size_t)1 << 30, &text, &bytes);
+    clt_status st = clt_io_is_file(path)
+                        ? clt_io_read_all(path, (size_t)1 << 30, &text, &bytes)
+                        : clt_error(CLT_IO, "%s does not exist: is this the folder of a run?", path);
     if (st == CLT_OK) take_lines(m, text, text + bytes);
     if (st == CLT_OK && m->train.n == 0 && m->evals == 0)
         st = clt_error(CLT_BAD_DATA, "%s has no rows: the run has not finished a step", path);

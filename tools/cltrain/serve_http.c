@@ -235,8 +235,9 @@ static clt_status start(server *s) {
                                  end_request, NULL, MHD_OPTION_END);
     freeaddrinfo(at);
     return s->daemon ? CLT_OK
-                     : clt_error(CLT_IO, "cannot listen on %s port %lld: %s", s->o->host,
-                                 (long long)s->o->port, errno ? strerror(errno) : "the server cannot start");
+                     : clt_error(CLT_IO, "cannot listen on %s port %lld: %s; choose another --port or --host",
+                                 s->o->host, (long long)s->o->port,
+                                 errno ? strerror(errno) : "the server cannot start");
 }
 
 clt_status serve_http_run(const serve_http_options *o, serve_answer_fn answer, void *ctx) {

@@ -4,7 +4,9 @@
 #include <math.h>
 #include <string.h>
 
-enum { CHART_ROWS = 6, EVENTS = 6, LEAST_COLUMNS = 40, LABEL = 9 };
+/* What fits 24 rows; a taller screen has a taller chart and more events. */
+enum { ROWS = 24, CHART_ROWS = 6, MOST_CHART_ROWS = 16, EVENTS = 6, LEAST_COLUMNS = 40, LABEL = 9 };
+#define GAP "   " /* between facts */
 
 /* --- charts --- */
 
@@ -133,10 +135,22 @@ static void progress(clt_str *out, const top_run *run, const top_screen *s) {
     if (isfinite(done)) clt_str_add(out, "\n");
 }
 
+/* A line of facts; those at its end that do not fit are left out. */
+static void add_facts(clt_str *out, const top_screen *s, clt_str *line) {
+    while (line->len > (size_t)s->columns) {
+        size_t n = line->len;
+        while (n > 0 && strncmp(line->s + n, GAP, strlen(GAP)) != 0) n--;
+        if (n == 0) break;
+        line->len = n;
+        line->s[n] = 0;
+    }
+    spread(out, s, line->s, "");
+}
+
 /* "name value" pairs of what is known. */
 static void add_fact(clt_str *line, const char *format, double v) {
     if (!isfinite(v)) return;
-    if (line->len) clt_str_add(line, "   ");
+    if (line->len) clt_str_add(line, GAP);
     clt_str_addf(line, format, v);
 }
 
@@ -145,13 +159,16 @@ static void loss_line(clt_str *out, const metrics *m, const top_screen *s) {
     add_fact(&line, "loss %.4f", newest(m, LOSS));
     for (size_t i = 0; i < m->evals; i++) {
         const columns *e = &m->eval[i].rows;
-        if (line.len) clt_str_add(&line, "   ");
+        if (line.len) clt_str_add(&line, GAP);
         clt_str_addf(&line, "%s %.4f (batch %.0f)", m->eval[i].label, e->v[LOSS + 1][e->n - 1],
                      e->v[0][e->n - 1]);
     }
     add_fact(&line, "lr %.3g", newest(m, LR));
     add_fact(&line, "gradient norm %.3g", newest(m, GRAD_NORM));
-    spread(out, s, line.s ? line.s : "no step yet", "");
+    if (line.len)
+        add_facts(out, s, &line);
+    else
+        spread(out, s, "no step yet", "");
     clt_str_free(&line);
 }
 
@@ -160,13 +177,13 @@ static void speed_line(clt_str *out, const metrics *m, const top_screen *s) {
     char text[32];
     if (m->train.n == 0) return;
     clt_str_addf(&line, "%s tokens/s", clt_human_count(metrics_median(m, RATE), text));
-    clt_str_addf(&line, "   step %s", clt_human_seconds(metrics_median(m, SECONDS), text));
-    if (isfinite(newest(m, MFU))) clt_str_addf(&line, "   MFU %.1f %%", 100 * metrics_median(m, MFU));
-    clt_str_addf(&line, "   memory %s", clt_human_bytes(newest(m, MEMORY), text));
-    if (m->ranks > 0) clt_str_addf(&line, "   %d rank%s", m->ranks, m->ranks == 1 ? "" : "s");
-    if (m->starts > 1) clt_str_addf(&line, "   %d starts", m->starts);
-    if (m->ettr > 0) clt_str_addf(&line, "   ettr %.1f %%", 100 * m->ettr);
-    spread(out, s, line.s, "");
+    clt_str_addf(&line, GAP "step %s", clt_human_seconds(metrics_median(m, SECONDS), text));
+    if (isfinite(newest(m, MFU))) clt_str_addf(&line, GAP "MFU %.1f %%", 100 * metrics_median(m, MFU));
+    clt_str_addf(&line, GAP "memory %s", clt_human_bytes(newest(m, MEMORY), text));
+    if (m->ranks > 0) clt_str_addf(&line, GAP "%d rank%s", m->ranks, m->ranks == 1 ? "" : "s");
+    if (m->starts > 1) clt_str_addf(&line, GAP "%d starts", m->starts);
+    if (m->ettr > 0) clt_str_addf(&line, GAP "ettr %.1f %%", 100 * m->ettr);
+    add_facts(out, s, &line);
     clt_str_free(&line);
 }
 
@@ -180,6 +197,10 @@ static void event_line(clt_str *out, const run_event *e, const top_screen *s) {
         if (strcmp(key, "event") == 0 || strcmp(key, "batch") == 0 || strcmp(key, "time") == 0) continue;
         if (json_is_string(v)) clt_str_addf(&line, " %s", json_string_value(v));
         if (json_is_number(v)) clt_str_addf(&line, " %s %.5g", key, json_number_value(v));
+        if (json_is_boolean(v)) clt_str_addf(&line, " %s %s", key, json_is_true(v) ? "true" : "false");
+        for (size_t i = 0; i < json_array_size(v); i++)
+            clt_str_addf(&line, "%s%.5g", i ? " " : " [", json_number_value(json_array_get(v, i)));
+        if (json_array_size(v)) clt_str_add(&line, "]");
     }
     for (size_t i = 0; i < line.len; i++) /* what a terminal would execute or count as other than a column */
         if ((unsigned char)line.s[i] < ' ' || (unsigned char)line.s[i] > '~') line.s[i] = '?';
@@ -192,17 +213,19 @@ void top_draw(const top_run *run, const top_screen *screen, clt_str *out) {
     const metrics *m = run->m;
     top_screen s = *screen;
     char buf[64];
+    const int more = CLT_MAX(s.rows - ROWS, 0), charts = CLT_MIN(more / 2, MOST_CHART_ROWS - CHART_ROWS);
+    const size_t events = (size_t)(EVENTS + more - charts);
     s.columns = CLT_MAX(s.columns, LEAST_COLUMNS);
     spread(out, &s, run->name, state(run, buf, sizeof buf));
     progress(out, run, &s);
     clt_str_add(out, "\n");
     loss_line(out, m, &s);
-    if (m->train.n > 0) chart(out, m->train.v[LOSS + 1], m->train.n, &s, CHART_ROWS, false);
+    if (m->train.n > 0) chart(out, m->train.v[LOSS + 1], m->train.n, &s, CHART_ROWS + charts, false);
     clt_str_add(out, "\n");
     speed_line(out, m, &s);
     if (m->train.n > 0) chart(out, m->train.v[RATE + 1], m->train.n, &s, 2, true);
     if (m->events > 0) clt_str_add(out, "\n       batch  event\n");
-    for (size_t i = m->events > EVENTS ? m->events - EVENTS : 0; i < m->events; i++)
+    for (size_t i = m->events > events ? m->events - events : 0; i < m->events; i++)
         event_line(out, &m->event[i], &s);
     if (s.live) clt_str_add(out, "q: quit\n");
 }

@@ -11,6 +11,7 @@ enum { MOST_BYTES = 64 << 20, MOST_DEPTH = 32 };
 struct clt_chat {
     const clt_chat_template *t;
     char *bos, *eos;
+    bool assumed;
 };
 
 /* --- tokenizer_config.json --- */
@@ -85,6 +86,7 @@ static clt_status choose_of_tokenizer(clt_chat *c, const char *tokenizer, const 
         clt_free(where);
     } else {
         c->t = clt_chat_template_named("chatml");
+        c->assumed = true;
     }
     clt_free(text);
     clt_free(file);
@@ -132,6 +134,10 @@ void clt_chat_close(clt_chat *c) {
 
 const char *clt_chat_name(const clt_chat *c) {
     return c->t->name;
+}
+
+bool clt_chat_is_assumed(const clt_chat *c) {
+    return c->assumed;
 }
 
 void clt_chat_render(const clt_chat *c, const clt_chat_message *m, size_t n, bool prompt, clt_str *out) {

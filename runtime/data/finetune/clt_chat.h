@@ -23,6 +23,8 @@ clt_status clt_chat_open(const char *tokenizer, const char *template_text, clt_c
 void clt_chat_close(clt_chat *c); /* NULL is allowed */
 /* The name of its built-in template. */
 const char *clt_chat_name(const clt_chat *c);
+/* Whether it is chatml only because neither the tokenizer nor the caller has a template. */
+bool clt_chat_is_assumed(const clt_chat *c);
 
 /* Appends the text of n messages; with `prompt` also the beginning of the assistant's answer. */
 void clt_chat_render(const clt_chat *c, const clt_chat_message *m, size_t n, bool prompt, clt_str *out);

@@ -8,12 +8,21 @@
 
 typedef enum { CLT_TARGET_LAST, CLT_TARGET_ALL, CLT_TARGET_NONE } clt_target_responses;
 
+/* How the columns of a JSONL line become prompt and response, or messages (clt_finetune_format.h): a
+ * function, or the columns, or neither. */
 typedef struct {
+    const char *function;                        /* clt_finetune_function_exists; NULL: none */
+    const char *prompt_column, *response_column; /* NULL: none */
+} clt_finetune_format;
+
+typedef struct {
+    const char *loader; /* its key, for messages; NULL: not named */
     /* Where the samples are: JSONL files (hf_name), or an MDS data set (hf_name NULL: the loader's `local`).
      */
     const char *hf_name;        /* a folder, a file, or "json" with one of the next two */
     const char *data_dir;       /* hf_kwargs.data_dir; NULL: not given */
     const clt_strv *data_files; /* hf_kwargs.data_files; NULL or empty: not given */
+    clt_finetune_format format; /* of JSONL lines */
 
     int64_t target_prompts; /* prompts of at least so many tokens are targets; -1: none, 0: all */
     clt_target_responses target_responses;

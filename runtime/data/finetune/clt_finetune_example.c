@@ -73,7 +73,7 @@ static clt_status unknown_keys(const char *where, const json_t *example) {
     clt_status st =
         clt_error(CLT_BAD_DATA,
                   "%s: the keys are %s; a line has either prompt and response (or completion) and "
-                  "nothing else, or messages",
+                  "nothing else, or messages; dataset.preprocessing_fn can name other columns",
                   where, names.len ? names.s : "none");
     clt_str_free(&names);
     return st;

@@ -93,7 +93,7 @@ static clt_status find_json(const clt_finetune_params *p, const char *split, clt
                      "dataset.hf_kwargs.data_files");
 }
 
-clt_status clt_finetune_find_files(const clt_finetune_params *p, const char *split, clt_strv *paths) {
+static clt_status find(const clt_finetune_params *p, const char *split, clt_strv *paths) {
     if (!split || !*split) split = "train";
     if (strpbrk(split, "[+"))
         return clt_error(CLT_BAD_CONFIG,
@@ -112,4 +112,16 @@ clt_status clt_finetune_find_files(const clt_finetune_params *p, const char *spl
         "downloaded: save it as JSONL (one object with prompt and response, or with messages, on "
         "each line) and name the file or its folder",
         p->hf_name);
+}
+
+clt_status clt_finetune_find_files(const clt_finetune_params *p, const char *split, clt_strv *paths) {
+    if (!p->loader) return find(p, split, paths);
+    clt_error_quiet(true);
+    clt_status st = find(p, split, paths);
+    clt_error_quiet(false);
+    if (st == CLT_OK) return CLT_OK;
+    char *why = clt_strdup(clt_last_error());
+    clt_error(st, "%s: %s", p->loader, why);
+    clt_free(why);
+    return st;
 }

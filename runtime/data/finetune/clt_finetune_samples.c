@@ -8,6 +8,7 @@
 #include "runtime/data/clt_reader.h"
 #include "runtime/data/finetune/clt_finetune_example.h"
 #include "runtime/data/finetune/clt_finetune_files.h"
+#include "runtime/data/finetune/clt_finetune_format.h"
 
 typedef struct {
     int32_t *v;
@@ -167,7 +168,7 @@ static clt_status add_sample(loading *l, const slot *q) {
 static void encode_slot(void *ctx, size_t index) {
     loading *l = ctx;
     slot *q = &l->slots[index];
-    json_t *o = NULL;
+    json_t *o = NULL, *example = NULL;
     if (l->from_mds) {
         q->st = clt_finetune_encode_pair(&l->text, q->text.s, q->text.len, q->response.s, q->response.len,
                                          q->where, &q->turns);
@@ -176,7 +177,9 @@ static void encode_slot(void *ctx, size_t index) {
     q->line.text = q->text.s;
     q->st = clt_jsonl_parse(&q->line, &o);
     if (q->st != CLT_OK) return;
-    q->st = clt_finetune_encode(&l->text, o, q->where, &q->turns);
+    q->st = clt_finetune_reformat(&l->f->format, o, q->where, &example);
+    if (q->st == CLT_OK) q->st = clt_finetune_encode(&l->text, example, q->where, &q->turns);
+    json_decref(example);
     json_decref(o);
 }
 
@@ -244,6 +247,9 @@ static clt_status read_file(loading *l, const char *path) {
 static clt_status read_jsonl(loading *l) {
     clt_strv paths = {0};
     clt_status st = clt_finetune_find_files(l->f, l->p->split, &paths);
+    if (st == CLT_OK && l->f->format.function)
+        clt_info("%s: lines are changed as LLM Foundry's function %s does", paths.v[0],
+                 l->f->format.function);
     for (size_t i = 0; i < paths.n && st == CLT_OK; i++) st = read_file(l, paths.v[i]);
     clt_progress_end();
     if (st == CLT_OK && l->s->n == 0)

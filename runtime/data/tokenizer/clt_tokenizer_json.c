@@ -389,7 +389,20 @@ static void json_close(clt_tokenizer *base) {
     clt_free(t);
 }
 
+static clt_status no_file(const char *folder) {
+    return clt_error(
+        CLT_IO,
+        "%s has no tokenizer.json; the transformers package makes one of other files: python3 -c "
+        "\"from transformers import AutoTokenizer as T; "
+        "T.from_pretrained('FOLDER').save_pretrained('NEW')\"",
+        folder);
+}
+
 static clt_status json_open(const char *source, clt_tokenizer **out) {
+    char *inside = clt_path_join(source, file_name);
+    const bool missing = clt_io_is_dir(source) && !clt_io_is_file(inside);
+    clt_free(inside);
+    if (missing) return no_file(source);
     clt_json_tokenizer *t = clt_calloc(1, sizeof *t);
     t->base.ops = &clt_tokenizer_json;
     t->path = clt_io_is_dir(source) ? clt_path_join(source, file_name) : clt_strdup(source);

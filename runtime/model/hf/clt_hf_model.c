@@ -134,11 +134,15 @@ static const clt_schema section_schema = CLT_SCHEMA(section_keys);
 
 static clt_status not_a_folder(clt_schema_reader *r, const char *path, const char *folder) {
     char *key = clt_format("%s.%s", path, FOLDER_KEY);
-    clt_status st = clt_schema_fail(
-        r, key,
-        "is '%.200s', which is no folder here; models are not downloaded: get its files first "
-        "(huggingface-cli download %.200s --local-dir FOLDER) and name that folder",
-        folder, folder);
+    const bool is_path = strchr("./", *folder) != NULL; /* no name on a hub begins so; also an empty one */
+    clt_status st =
+        is_path ? clt_schema_fail(r, key, "is '%.200s', which is no folder here: name the folder of a model",
+                                  folder)
+                : clt_schema_fail(
+                      r, key,
+                      "is '%.200s', which is no folder here; models are not downloaded: get its files first "
+                      "(huggingface-cli download %.200s --local-dir FOLDER) and name that folder",
+                      folder, folder);
     clt_free(key);
     return st;
 }

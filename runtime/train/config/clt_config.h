@@ -19,6 +19,7 @@ typedef enum { CLT_LOADER_TEXT, CLT_LOADER_FINETUNING } clt_loader_kind;
 typedef struct {                    /* keys of the loader finetuning (runtime/data/finetune/clt_finetune.h) */
     const char *hf_name, *data_dir; /* NULL: not given */
     clt_strv data_files;
+    json_t *preprocessing; /* borrowed from the document: a function's name or two columns; NULL: none */
     int64_t target_prompts;
     int target_responses;
     double packing_ratio; /* 0: auto */

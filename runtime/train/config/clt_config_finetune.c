@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "runtime/data/finetune/clt_finetune_format.h"
+
 const char *const clt_config_responses[] = {"last", "all", "none", NULL};
 
 static const clt_key hf_keys[] = {
@@ -59,6 +61,33 @@ static void store_prompts(clt_schema_reader *r, const clt_key *k, json_t *v, voi
 const clt_kind clt_kind_target_prompts = {"none, all or length>=N", sizeof(int64_t), check_prompts,
                                           store_prompts};
 
+static clt_status check_preprocessing(clt_schema_reader *r, const clt_key *k, const char *path, json_t *v) {
+    (void)k;
+    if (json_is_string(json_object_get(v, "prompt")) && json_is_string(json_object_get(v, "response")) &&
+        json_object_size(v) == 2)
+        return CLT_OK;
+    if (!json_is_string(v))
+        return clt_schema_fail(r, path, "must be {prompt: COLUMN, response: COLUMN}, or a function's name");
+    if (clt_finetune_function_exists(json_string_value(v))) return CLT_OK;
+    char *names = clt_finetune_function_names();
+    clt_status st = clt_schema_fail(
+        r, path,
+        "is '%s': Python code cannot be loaded. Write the lines with prompt and response, or with messages, "
+        "before the run and remove this key; name the columns, as {prompt: COLUMN, response: COLUMN}; or use "
+        "a function of LLM Foundry itself: %s",
+        json_string_value(v), names);
+    clt_free(names);
+    return st;
+}
+
+static void store_preprocessing(clt_schema_reader *r, const clt_key *k, json_t *v, void *field) {
+    (void)r;
+    (void)k;
+    *(json_t **)field = v;
+}
+const clt_kind clt_kind_preprocessing = {"a map or a name", sizeof(json_t *), check_preprocessing,
+                                         store_preprocessing, true};
+
 /* --- checks --- */
 
 /* What is given and belongs to the other kind of loader has no effect; one line says so. */
@@ -69,8 +98,8 @@ static void remark_keys(clt_config *c, const char *path, const char *names, cons
 }
 
 static bool has_finetune_keys(const clt_finetune_config *f) {
-    return f->hf_name || f->data_dir || f->data_files.n || f->packing_ratio != 1 || f->max_leftover >= 0 ||
-           f->target_prompts >= 0 || f->target_responses != CLT_TARGET_LAST;
+    return f->hf_name || f->data_dir || f->data_files.n || f->preprocessing || f->packing_ratio != 1 ||
+           f->max_leftover >= 0 || f->target_prompts >= 0 || f->target_responses != CLT_TARGET_LAST;
 }
 
 /* A single stream is a data set like any other; drawing from it, or from several, is not supported. */
@@ -122,16 +151,30 @@ clt_status clt_config_check_finetune(clt_schema_reader *r, clt_config *c, const 
     }
     if (l->eos_token_id >= 0 || l->bos_token_id >= 0 || l->epoch_size || l->replication > 1)
         remark_keys(c, path, "eos_token_id, bos_token_id, epoch_size, replication", "text");
+    if (l->finetune.preprocessing && !files)
+        remark_keys(c, path, "preprocessing_fn", "finetuning with hf_name");
     CLT_TRY(check_place(r, path, l));
     return check_values(r, path, l);
+}
+
+/* LLM Foundry also uses the function that is registered under the name of the data set. */
+static clt_finetune_format format_of(const clt_finetune_config *f) {
+    const char *named = json_string_value(f->preprocessing);
+    if (!f->preprocessing && clt_finetune_function_exists(f->hf_name)) named = f->hf_name;
+    return (clt_finetune_format){
+        .function = named,
+        .prompt_column = json_string_value(json_object_get(f->preprocessing, "prompt")),
+        .response_column = json_string_value(json_object_get(f->preprocessing, "response"))};
 }
 
 clt_finetune_params clt_config_finetune_params(const clt_config *c, const clt_loader_config *l) {
     const clt_finetune_config *f = &l->finetune;
     const bool eval = l != &c->train;
-    return (clt_finetune_params){.hf_name = f->hf_name,
+    return (clt_finetune_params){.loader = eval ? "eval_loader" : "train_loader",
+                                 .hf_name = f->hf_name,
                                  .data_dir = f->data_dir,
                                  .data_files = &f->data_files,
+                                 .format = format_of(f),
                                  .target_prompts = f->target_prompts,
                                  .target_responses = (clt_target_responses)f->target_responses,
                                  .padding_side = c->padding_side,

@@ -5,7 +5,8 @@
 #include "runtime/train/config/clt_config_internal.h"
 
 extern const clt_kind clt_kind_packing_ratio, /* double; 0: auto */
-    clt_kind_target_prompts;                  /* int64_t, as in clt_finetune_params */
+    clt_kind_target_prompts,                  /* int64_t, as in clt_finetune_params */
+    clt_kind_preprocessing;                   /* json_t *, borrowed: a string or a map */
 extern const clt_schema clt_config_hf_schema;
 extern const char *const clt_config_responses[]; /* in the order of clt_target_responses */
 
@@ -20,9 +21,11 @@ extern const char *const clt_config_responses[]; /* in the order of clt_target_r
                         &clt_config_hf_schema),                                                              \
         CLT_KEY_IGNORED(&clt_kind_bool, "safe_load", "false", NULL,                                          \
                         "only JSON and MDS are read, which cannot run code"),                                \
-        CLT_KEY_REFUSE("preprocessing_fn", "null",                                                           \
-                       "Python code cannot be loaded: write the lines with prompt and response, or with "    \
-                       "messages, before the run"),                                                          \
+        CLT_KEY_OF(&clt_kind_preprocessing, clt_loader_config, "preprocessing_fn", finetune.preprocessing,   \
+                   "null",                                                                                   \
+                   "finetuning: {prompt: A, response: B} names the columns of a line; or the name of a "     \
+                   "function of LLM Foundry itself (docs/finetuning.md)",                                    \
+                   .nullable = true),                                                                        \
         CLT_KEY_REFUSE("decoder_only_format", "true", "encoder-decoder models are not supported"),           \
         CLT_KEY_OF(&clt_kind_packing_ratio, clt_loader_config, "packing_ratio", finetune.packing_ratio,      \
                    "1.0", "finetuning: samples per row of a batch; auto: as many as leave none behind",      \

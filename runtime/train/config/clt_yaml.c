@@ -347,6 +347,9 @@ clt_status clt_yaml_parse_map(const char *text, size_t bytes, const char *what, 
 clt_status clt_yaml_load(const char *path, clt_yaml **out) {
     char *text;
     size_t n;
+    if (clt_io_is_dir(path))
+        return clt_error(CLT_BAD_CONFIG,
+                         "%s is a folder: give a YAML file (load_path names a folder of weights)", path);
     if (!clt_io_is_file(path))
         return clt_error(CLT_BAD_CONFIG, "%s: no such file (the configuration is a YAML file)", path);
     clt_status st = clt_io_read_all(path, CLT_YAML_MAX_BYTES, &text, &n);

@@ -50,7 +50,17 @@ static char *groups_note(const clt_config *c, const clt_plan *p) {
                       replicas, degree, p->ranks);
 }
 
+/* Why a given microbatch is lowered. */
+static char *microbatch_note(const clt_config *c, const clt_plan *p) {
+    const bool exact = c->numerics == CLT_EXACT;
+    return clt_format("device_train_microbatch_size: %lld is lowered to %lld, the samples of a %s%s",
+                      (long long)c->device_train_microbatch_size, (long long)p->microbatch,
+                      exact ? "lane of exact numerics" : "rank in a batch",
+                      exact ? " (cltrain.exact_lanes)" : "");
+}
+
 void clt_plan_notes(const clt_config *c, const clt_plan *p, clt_strv *lines) {
+    if (c->device_train_microbatch_size > p->microbatch) clt_strv_add_owned(lines, microbatch_note(c, p));
     if (p->raised)
         clt_strv_add_owned(lines, clt_format("the run does not fit at stage %d: cltrain.zero_stage: auto "
                                              "takes stage %d",

@@ -41,7 +41,8 @@ static clt_status open_source(clt_generator *g, const clt_generate_params *p) {
     CLT_TRY(clt_inference_open(&g->own, p->source));
     g->facts = g->own.facts;
     g->tok_source = p->tokenizer ? clt_strdup(p->tokenizer) : clt_run_tokenizer_of(g->own.src);
-    CLT_TRY(clt_run_tokenizer_open(g->tok_source, &g->tok));
+    CLT_TRY(p->tokenizer ? clt_tokenizer_open(g->tok_source, &g->tok)
+                         : clt_run_tokenizer_open(g->tok_source, &g->tok));
     return check_vocabulary(g);
 }
 

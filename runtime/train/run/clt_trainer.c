@@ -38,7 +38,11 @@ static clt_status train(clt_run *r) {
 
 clt_status clt_train(const clt_config *cfg, const clt_run_options *opt) {
     clt_run r = {.cfg = cfg, .opt = opt};
-    clt_signal_install(clt_launch_detect().rank == 0);
+    const char *stopping =
+        cfg->save_folder
+            ? "\nstopping: saving the last finished step; press Ctrl-C again to stop at once without saving\n"
+            : "\nstopping: nothing is saved, because there is no save_folder\n";
+    clt_signal_install(clt_launch_detect().rank == 0 ? stopping : NULL);
     clt_status st = train(&r);
     if (st == CLT_STOPPED) st = clt_run_stop(&r);
     if (st == CLT_AGAIN && r.dev && clt_device_is_hung(r.dev)) clt_group_end_hung(r.group);
