@@ -95,6 +95,14 @@ for i, g in enumerate(got):
 END
 done
 
+# drop_last leaves no batch: the same message in both commands.
+for c in "data batches" "train -q"; do
+    # shellcheck disable=SC2086 # two words
+    (cd "$set/train-packed" && "$cltrain" $c "${conf[@]}" $data.packing_ratio=100 train_loader.drop_last=true \
+        save_folder="$tmp/none") >"$log" 2>&1 && fail "$c: no batch, and no error"
+    grep -q "less than one batch (global_train_batch_size 8 times packing_ratio)" "$log" || fail "$c: $(cat "$log")"
+done
+
 # From a Llama folder and conversations to an answering model, with the preset.
 preset=(tools/presets/finetune.yaml variables.model="$golden/families/llama3/hf" variables.data="$set/data/chat")
 preset+=(variables.max_seq_len=256 precision=fp32 global_train_batch_size=8 save_folder="$tmp/tuned")

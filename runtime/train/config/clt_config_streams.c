@@ -174,3 +174,17 @@ void clt_config_loader_params(const clt_config *c, const clt_loader_config *l, i
         out->n_streams = 0;
     }
 }
+
+clt_status clt_config_check_batches(const clt_config *c, int64_t samples, int64_t batches) {
+    const clt_loader_config *l = &c->train;
+    const bool packs = l->kind == CLT_LOADER_FINETUNING && l->finetune.packing_ratio != 1;
+    if (batches > 0) return CLT_OK;
+    return clt_error(CLT_BAD_DATA,
+                     "%s has %lld samples in an epoch, less than one batch (global_train_batch_size %lld%s): "
+                     "use more data or a smaller batch",
+                     l->local              ? l->local
+                     : l->finetune.hf_name ? l->finetune.hf_name
+                                           : "train_loader.dataset.streams",
+                     (long long)samples, (long long)c->global_train_batch_size,
+                     packs ? " times packing_ratio" : "");
+}
