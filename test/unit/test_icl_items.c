@@ -160,6 +160,16 @@ static void test_answers(void **state) {
                  "\u03c3\u03b1\u03c2 \u03c3 a\u03c2 \u00ad \u03c3\u0301x a\u03c3 b");
 }
 
+static void test_clean_up(void **state) {
+    clt_str text = {0};
+    (void)state;
+    clt_str_add(&text, "do n't , it 's  . I 'm ' a '");
+    clt_icl_clean_up(&text);
+    assert_string_equal(text.s, "don't, it's . I'm'a '");
+    assert_int_equal(text.len, strlen(text.s));
+    clt_str_free(&text);
+}
+
 /* The strings together are a regular expression, as in re.split("|".join(stops), text)[0]. */
 static void test_stops(void **state) {
     static const char *const lines[] = {"Q:", "\n\n"}, *const bad[] = {"a", "("};
@@ -267,9 +277,9 @@ static void test_cut(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_texts), cmocka_unit_test(test_tokens),  cmocka_unit_test(test_answers),
-        cmocka_unit_test(test_stops), cmocka_unit_test(test_refused), cmocka_unit_test(test_bad_files),
-        cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_texts),     cmocka_unit_test(test_tokens),   cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_stops),     cmocka_unit_test(test_clean_up), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_bad_files), cmocka_unit_test(test_cut),
     };
     if (chdir("test/golden/icl") != 0) return 1;
     return cmocka_run_group_tests(tests, NULL, NULL);

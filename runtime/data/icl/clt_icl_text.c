@@ -179,3 +179,26 @@ void clt_icl_answer(const char *text, size_t bytes, const char *delimiter, bool 
     }
     clt_free(part);
 }
+
+static void replace_all(clt_str *text, const char *from, const char *to) {
+    const size_t n = strlen(from), shorter = strlen(to);
+    size_t end = 0;
+    for (size_t i = 0; i < text->len;) {
+        if (text->len - i >= n && memcmp(text->s + i, from, n) == 0) {
+            memcpy(text->s + end, to, shorter);
+            end += shorter;
+            i += n;
+        } else {
+            text->s[end++] = text->s[i++];
+        }
+    }
+    text->len = end;
+    if (text->s) text->s[end] = 0;
+}
+
+void clt_icl_clean_up(clt_str *text) {
+    static const char *const pairs[][2] = {{" .", "."},     {" ?", "?"},     {" !", "!"},   {" ,", ","},
+                                           {" ' ", "'"},    {" n't", "n't"}, {" 'm", "'m"}, {" 's", "'s"},
+                                           {" 've", "'ve"}, {" 're", "'re"}};
+    for (size_t i = 0; i < CLT_COUNT_OF(pairs); i++) replace_all(text, pairs[i][0], pairs[i][1]);
+}

@@ -16,6 +16,9 @@ size_t clt_icl_rstrip(const char *s);
  * merged to single blanks and removed at both ends. Appends to *out. */
 void clt_icl_normalize(const char *s, size_t bytes, clt_str *out);
 
+/* The clean_up_tokenization of transformers, in place: blanks before . ? ! , and English suffixes go away. */
+void clt_icl_clean_up(clt_str *text);
+
 /* What is compared of the first `bytes` of a generated text: the part after the last `delimiter` ("" for
  * none), normalised, or stripped alone without `normalize`. Appends to *out. */
 void clt_icl_answer(const char *text, size_t bytes, const char *delimiter, bool normalize, clt_str *out);

@@ -33,6 +33,13 @@ static clt_status check_lengths(const item_batch *b, size_t i) {
     return CLT_OK;
 }
 
+static bool has_padding(const clt_icl_set *s, const clt_icl_row *row) {
+    const int64_t pad = clt_tokenizer_pad_id(s->tok), id = pad >= 0 ? pad : clt_tokenizer_eos_id(s->tok);
+    for (size_t i = 0; i < row->n; i++)
+        if (row->ids[i] == id) return true;
+    return false;
+}
+
 static clt_status make_items(item_batch *b) {
     for (size_t i = 0; i < b->n; i++) {
         CLT_TRY(clt_icl_set_item(b->s, b->first + i, &b->item[i]));
@@ -119,6 +126,7 @@ static clt_status run_batch(const clt_icl_run *r, const clt_icl_set *s, size_t f
     else if (st == CLT_OK)
         st = clt_icl_score_rows(r, b.row, b.n_rows, passes, b.score);
     if (st == CLT_OK) st = count_items(&b, sums);
+    for (size_t i = 0; i < b.n_rows && st == CLT_OK; i++) sums->padded += has_padding(s, b.row[i]);
     free_batch(&b);
     return st;
 }
@@ -137,6 +145,9 @@ clt_status clt_icl_run_set(const clt_icl_run *r, const clt_icl_set *s, clt_icl_r
         if (clt_group_stop(r->group)) return CLT_STOPPED;
     }
     CLT_TRY(clt_group_sum_i64(r->group, (int64_t *)&sums, sizeof sums / sizeof(int64_t)));
+    if (sums.padded)
+        clt_warn("%s: %lld rows have the padding token in their text; LLM Foundry masks it, cltrain reads it",
+                 s->label, (long long)sums.padded);
     *out = (clt_icl_result){.samples = sums.total, .seconds = clt_now() - start};
     for (int m = 0; m < CLT_ICL_METRICS; m++) out->value[m] = clt_icl_sums_metric(&sums, (clt_icl_metric)m);
     return CLT_OK;
