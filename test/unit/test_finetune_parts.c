@@ -184,6 +184,10 @@ static void test_bad_data(void **state) {
     check_bad(folder, "{\"prompt\": \"0123456789abcdef\", \"response\": \"b\"}\n", 257, CLT_BAD_DATA,
               "none of its 1 samples");
     check_bad(folder, GOOD, 200, CLT_BAD_CONFIG, "model.vocab_size");
+    check_bad(folder, GOOD "{\"messages\": [], \"id\": 1}\n", 257, CLT_BAD_DATA, "train.jsonl:2: the keys");
+    check_bad(folder, "\xef\xbb\xbf{\"prompt\": \"a\\u0000\", \"response\": \"b\"}\n", 257, CLT_OK, NULL);
+    check_bad(folder, "{\"messages\": [{\"role\": \"user\\u0000\", \"content\": \"b\"}, {}]}\n", 257,
+              CLT_BAD_DATA, "train.jsonl:1: message 1 has the role");
     check_bad(folder, "{\"messages\": 1}\n", 257, CLT_BAD_DATA, "train.jsonl:1");
     clt_str_add(&deep, "{\"messages\": ");
     for (int i = 0; i < 100000; i++) clt_str_add(&deep, "[");

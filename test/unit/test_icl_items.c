@@ -242,6 +242,8 @@ static void test_bad_files(void **state) {
     check_bad_file("language_modeling", "{\"context\": \"a\", \"continuation\": 5}\n");
     check_bad_file("multiple_choice", "{\"query\": \"a\", \"choices\": [\"b\"], \"gold\": 1}\n");
     check_bad_file("multiple_choice", "{\"query\": \"a\", \"choices\": [], \"gold\": 0}\n");
+    check_bad_file("multiple_choice", "{\"query\": \"a\\u0000\", \"choices\": [\"b\"], \"gold\": 0}\n");
+    check_bad_file("multiple_choice", "{\"query\": \"a\", \"choices\": [\"\\u0000b\"], \"gold\": 0}\n");
     check_bad_file("schema", "{\"context_options\": [\"a\", 1], \"gold\": 0, \"continuation\": \"c\"}\n");
     check_bad_file("generation_task_with_answers",
                    "{\"context\": \"a\", \"answer\": \"b\", \"aliases\": 1}\n");

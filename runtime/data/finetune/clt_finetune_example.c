@@ -72,8 +72,8 @@ static clt_status unknown_keys(const char *where, const json_t *example) {
         clt_str_addf(&names, "%s%.60s", names.len ? ", " : "", key);
     clt_status st =
         clt_error(CLT_BAD_DATA,
-                  "%s: the keys are %s; a line has either prompt and response (or completion) and "
-                  "nothing else, or messages",
+                  "%s: the keys are %s; a line has either prompt and response (or completion), or "
+                  "messages, and nothing else",
                   where, names.len ? names.s : "none");
     clt_str_free(&names);
     return st;
@@ -105,7 +105,7 @@ static clt_status read_message(const json_t *v, const char *where, size_t i, clt
     if (!json_is_string(content)) return not_text(where, "content", content);
     *m = (clt_chat_message){json_string_value(role), json_string_value(content), json_string_length(content)};
     for (size_t k = 0; k < CLT_COUNT_OF(roles); k++)
-        if (strcmp(m->role, roles[k]) == 0) return CLT_OK;
+        if (strcmp(m->role, roles[k]) == 0 && json_string_length(role) == strlen(roles[k])) return CLT_OK;
     return clt_error(CLT_BAD_DATA,
                      "%s: message %zu has the role '%.40s'; roles are user, assistant, system and tool",
                      where, i + 1, m->role);
@@ -202,5 +202,6 @@ clt_status clt_finetune_encode(const clt_finetune_text *text, const json_t *exam
                                clt_finetune_turns *out) {
     const json_t *messages = json_object_get(example, "messages");
     start(out);
+    if (messages && json_object_size(example) > 1) return unknown_keys(where, example);
     return messages ? encode_chat(text, messages, where, out) : encode_pair_of(text, example, where, out);
 }
