@@ -265,6 +265,71 @@ static void test_batches(void **state) {
     json_decref(all);
 }
 
+/* Rows of MDS with a JSON column are those of the lines that it was made of. */
+static void check_column(const char *name) {
+    enum { T = 160, ROWS = 8 };
+    char *local = clt_format(FOLDER "/data/mds-%s", name);
+    clt_loader_params p;
+    clt_loader *lines, *mds;
+    int32_t arrays[8 * T];
+    clt_loader_view a = {arrays, arrays + T, arrays + 2 * T, arrays + 3 * T, 0, NULL, 0}, b = a;
+    b.input_ids += 4 * T, b.labels += 4 * T, b.attention_mask += 4 * T, b.sequence_id += 4 * T;
+    clt_loader_params_default(&p);
+    p.finetuning = true;
+    p.finetune = (clt_finetune_params){.hf_name = FOLDER "/data/chat",
+                                       .target_prompts = 9,
+                                       .target_responses = CLT_TARGET_ALL,
+                                       .batch = 4,
+                                       .packing_ratio = 1,
+                                       .most_leftover = -1};
+    p.max_seq_len = T;
+    p.vocab_size = 400;
+    p.tokenizer = FOLDER "/tokenizers/plain";
+    p.shuffle = false;
+    p.max_rows = 4;
+    assert_int_equal(clt_loader_open(&p, &lines), CLT_OK);
+    p.finetune.hf_name = NULL;
+    p.local = local;
+    assert_int_equal(clt_loader_open(&p, &mds), CLT_OK);
+    assert_int_equal(clt_loader_num_samples(mds), ROWS);
+    for (int64_t i = 0; i < ROWS; i++) {
+        assert_int_equal(clt_loader_show(lines, 0, i, &a), CLT_OK);
+        assert_int_equal(clt_loader_show(mds, 0, i, &b), CLT_OK);
+        assert_int_equal(a.tokens, b.tokens);
+        assert_memory_equal(arrays, arrays + 4 * T, 4 * T * sizeof *arrays);
+    }
+    clt_loader_close(lines);
+    clt_loader_close(mds);
+    clt_free(local);
+}
+
+static void test_columns(void **state) {
+    (void)state;
+    check_column("messages");
+    check_column("turns");
+}
+
+static void check_turns(const char *json, const char *word) {
+    clt_finetune_turns t = {0};
+    json_t *o = json_loads(json, JSON_DECODE_ANY, NULL);
+    assert_int_equal(clt_finetune_read_turns(o, "sample 3", &t), word ? CLT_BAD_DATA : CLT_OK);
+    if (word) assert_non_null(strstr(clt_last_error(), word));
+    clt_finetune_turns_free(&t);
+    json_decref(o);
+}
+
+static void test_bad_turns(void **state) {
+    (void)state;
+    clt_error_quiet(true);
+    check_turns("[{\"input_ids\": [1], \"labels\": []}]", NULL);
+    check_turns("[]", "sample 3: turns must be a list");
+    check_turns("{\"input_ids\": [1], \"labels\": [2]}", "turns must be a list");
+    check_turns("[{\"input_ids\": [1], \"labels\": [2]}, {\"input_ids\": [1]}]", "turn 2 must be");
+    check_turns("[{\"input_ids\": [1, -100], \"labels\": [2]}]", "input_ids of turn 1: entry 2");
+    check_turns("[{\"input_ids\": [1], \"labels\": [4294967296]}]", "labels of turn 1: entry 1");
+    clt_error_quiet(false);
+}
+
 /* --- single lines --- */
 
 /* Line `number` (from 0) of a file of samples. */
@@ -424,8 +489,9 @@ static void test_profiles(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_randperm), cmocka_unit_test(test_sampler),   cmocka_unit_test(test_batches),
-        cmocka_unit_test(test_turns),    cmocka_unit_test(test_malformed), cmocka_unit_test(test_profiles),
+        cmocka_unit_test(test_randperm),  cmocka_unit_test(test_sampler),   cmocka_unit_test(test_batches),
+        cmocka_unit_test(test_columns),   cmocka_unit_test(test_bad_turns), cmocka_unit_test(test_turns),
+        cmocka_unit_test(test_malformed), cmocka_unit_test(test_profiles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "runtime/base/clt_io.h"
+#include "runtime/base/clt_json.h"
 #include "runtime/base/clt_thread.h"
 #include "runtime/data/clt_jsonl.h"
 #include "runtime/data/clt_reader.h"
@@ -29,7 +30,7 @@ struct clt_finetune_samples {
 
 /* A line that is being tokenized. */
 typedef struct {
-    clt_str text;        /* JSONL: the line; MDS: the prompt */
+    clt_str text;        /* JSONL: the line; MDS: the prompt, or the JSON column */
     clt_str response;    /* MDS */
     clt_jsonl_line line; /* JSONL */
     char *where;
@@ -49,6 +50,7 @@ typedef struct {
     clt_finetune_text text;
     int64_t eos;
     bool from_mds;
+    const char *json; /* MDS: the name of its JSON column; NULL: it has pairs of texts */
     int64_t read, dropped;
     slot slots[SLOTS];
 } loading;
@@ -164,10 +166,25 @@ static clt_status add_sample(loading *l, const slot *q) {
 
 /* --- tokenizing --- */
 
+/* A sample of MDS: messages, or turns that are ids. */
+static clt_status encode_column(loading *l, slot *q) {
+    json_t *list;
+    CLT_TRY(clt_json_parse_line(q->text.s, q->text.len, CLT_JSONL_MAX_DEPTH, q->where, &list));
+    const clt_status st = strcmp(l->json, "turns") == 0
+                              ? clt_finetune_read_turns(list, q->where, &q->turns)
+                              : clt_finetune_encode_chat(&l->text, list, q->where, &q->turns);
+    json_decref(list);
+    return st;
+}
+
 static void encode_slot(void *ctx, size_t index) {
     loading *l = ctx;
     slot *q = &l->slots[index];
     json_t *o = NULL;
+    if (l->json) {
+        q->st = encode_column(l, q);
+        return;
+    }
     if (l->from_mds) {
         q->st = clt_finetune_encode_pair(&l->text, q->text.s, q->text.len, q->response.s, q->response.len,
                                          q->where, &q->turns);
@@ -260,17 +277,25 @@ static clt_status read_jsonl(loading *l) {
     return st;
 }
 
+static clt_status read_mds_sample(const loading *l, clt_mds *m, int64_t sample, slot *q) {
+    name_slot(q, clt_format("sample %lld of %s", (long long)sample, clt_mds_dir(m)));
+    return l->json ? clt_mds_get_json(m, sample, &q->text)
+                   : clt_mds_get_pair(m, sample, &q->text, &q->response);
+}
+
 static clt_status read_mds(loading *l, clt_mds *m) {
     const int64_t n = clt_mds_num_samples(m);
+    size_t count = 0, bytes = 0;
     l->from_mds = true;
-    for (int64_t at = 0; at < n; at += SLOTS) {
-        const size_t count = (size_t)CLT_MIN(n - at, SLOTS);
-        for (size_t i = 0; i < count; i++) {
-            slot *q = &l->slots[i];
-            CLT_TRY(clt_mds_get_pair(m, at + (int64_t)i, &q->text, &q->response));
-            name_slot(q, clt_format("sample %lld of %s", (long long)at + (long long)i, clt_mds_dir(m)));
-        }
+    l->json = clt_mds_json_column(m);
+    for (int64_t sample = 0; sample < n; sample++) {
+        slot *q = &l->slots[count];
+        CLT_TRY(read_mds_sample(l, m, sample, q));
+        bytes += q->text.len + q->response.len;
+        if (++count < SLOTS && bytes < MOST_BYTES && sample + 1 < n) continue;
         CLT_TRY(take_slots(l, count));
+        count = bytes = 0;
+        clt_progress(false, "%s: sample %lld of %lld", clt_mds_dir(m), (long long)sample + 1, (long long)n);
     }
     return CLT_OK;
 }
@@ -308,7 +333,9 @@ static clt_status load(loading *l, clt_mds **mds) {
     CLT_TRY(list_end(l->s));
     if (l->f->hf_name) return read_jsonl(l);
     CLT_TRY(clt_reader_open_mds(l->p, mds));
-    return read_mds(l, *mds);
+    const clt_status st = read_mds(l, *mds);
+    clt_progress_end();
+    return st;
 }
 
 static void free_loading(loading *l) {
