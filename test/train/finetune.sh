@@ -57,6 +57,17 @@ END
 run other 1 $data.packing_ratio=2.4 || ended other
 [ "$("$cltrain" ckpt hash "$tmp/other")" != "$want" ] || fail "another packing ratio has the same hash"
 
+# The same over two weighted streams.
+want=
+mixed=("$data.hf_name=null" "$data.max_seq_len=512" "$data.batching_method=stratified"
+    "$data.streams={a: {local: ../data/mds, split: train, repeat: 1.5}, b: {local: ../data/mds-messages, split: ''}}"
+    max_seq_len=512 model.max_seq_len=512 load_path=null max_duration=6ba)
+run mixed 1 "${mixed[@]}" || ended mixed
+one_hash "streams on 1 rank" mixed
+run parts 2 "${mixed[@]}" --stop-after 3ba
+run parts 4 "${mixed[@]}" device_train_microbatch_size=1 || ended parts
+one_hash "streams stopped after 3 batches on 2 ranks, resumed on 4" parts
+
 # batches SET [key=value ...]: what data batches prints
 batches() {
     local set_=$1

@@ -10,7 +10,7 @@
 
 #include "runtime/base/clt_io.h"
 #include "runtime/data/clt_jsonl.h"
-#include "runtime/data/clt_loader.h"
+#include "runtime/data/clt_sequence.h"
 #include "runtime/data/clt_tokenizer.h"
 #include "runtime/data/finetune/clt_finetune.h"
 #include "runtime/data/finetune/clt_finetune_example.h"
@@ -309,6 +309,81 @@ static void test_columns(void **state) {
     check_column("turns");
 }
 
+/* --- several data sets --- */
+
+static clt_loader_params streams_params(const clt_loader_stream *streams, int n) {
+    clt_loader_params p;
+    clt_loader_params_default(&p);
+    p.finetuning = true;
+    p.finetune = (clt_finetune_params){
+        .target_prompts = -1, .batch = 4, .packing_ratio = 1, .most_leftover = -1, .drop_last = true};
+    p.max_seq_len = 512;
+    p.vocab_size = 400;
+    p.tokenizer = FOLDER "/tokenizers/plain";
+    p.max_rows = 4;
+    p.streams = streams;
+    p.n_streams = n;
+    return p;
+}
+
+/* Row i is the row of its stream's sample, and the samples are those of clt_sequence. */
+static void check_streams(clt_loader_params p, clt_loader **alone, const int64_t *first) {
+    static const int64_t shard_samples[] = {14, 9, 1, 8};
+    static const size_t shards[] = {3, 1};
+    enum { T = 512 };
+    int32_t arrays[8 * T];
+    clt_loader_view a = {arrays, arrays + T, arrays + 2 * T, arrays + 3 * T, 0, NULL, 0}, b = a;
+    b.input_ids += 4 * T, b.labels += 4 * T, b.attention_mask += 4 * T, b.sequence_id += 4 * T;
+    clt_loader *l;
+    clt_sequence *order;
+    p.global_batch = 4;
+    assert_int_equal(clt_sequence_open(&p, shard_samples, shards, &order), CLT_OK);
+    assert_int_equal(clt_loader_open(&p, &l), CLT_OK);
+    const int64_t n = clt_sequence_num_samples(order);
+    assert_int_equal(clt_loader_num_samples(l), n);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t id;
+        assert_int_equal(clt_sequence_batch(order, 1, i, 1, &id), CLT_OK);
+        assert_int_equal(clt_loader_show(l, 1, i, &a), CLT_OK);
+        assert_int_equal(a.samples[0], id);
+        const int stream = id >= first[1];
+        assert_int_equal(clt_loader_show(alone[stream], 0, id - first[stream], &b), CLT_OK);
+        assert_memory_equal(arrays, arrays + 4 * T, 4 * T * sizeof *arrays);
+    }
+    clt_sequence_close(order);
+    clt_loader_close(l);
+}
+
+static void test_streams(void **state) {
+    clt_loader_stream streams[] = {
+        {.name = "a",
+         .local = FOLDER "/data/mds",
+         .split = "train",
+         .proportion = NAN,
+         .repeat = NAN,
+         .choose = NAN},
+        {.name = "b", .local = FOLDER "/data/mds-messages", .proportion = NAN, .repeat = 2.5, .choose = NAN}};
+    clt_loader *alone[2];
+    clt_loader_params p = streams_params(NULL, 0);
+    int64_t first[] = {0, 0};
+    (void)state;
+    p.shuffle = false;
+    for (int i = 0; i < 2; i++) {
+        p.local = streams[i].local;
+        p.split = streams[i].split;
+        assert_int_equal(clt_loader_open(&p, &alone[i]), CLT_OK);
+    }
+    first[1] = clt_loader_num_samples(alone[0]);
+    assert_int_equal(first[1], 24);
+    p = streams_params(streams, 2);
+    check_streams(p, alone, first);
+    p.batching_method = "per_stream";
+    check_streams(p, alone, first);
+    for (int i = 0; i < 2; i++) clt_loader_close(alone[i]);
+}
+
+/* --- bad columns --- */
+
 static void check_turns(const char *json, const char *word) {
     clt_finetune_turns t = {0};
     json_t *o = json_loads(json, JSON_DECODE_ANY, NULL);
@@ -489,9 +564,9 @@ static void test_profiles(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_randperm),  cmocka_unit_test(test_sampler),   cmocka_unit_test(test_batches),
-        cmocka_unit_test(test_columns),   cmocka_unit_test(test_bad_turns), cmocka_unit_test(test_turns),
-        cmocka_unit_test(test_malformed), cmocka_unit_test(test_profiles),
+        cmocka_unit_test(test_randperm), cmocka_unit_test(test_sampler),   cmocka_unit_test(test_batches),
+        cmocka_unit_test(test_columns),  cmocka_unit_test(test_bad_turns), cmocka_unit_test(test_streams),
+        cmocka_unit_test(test_turns),    cmocka_unit_test(test_malformed), cmocka_unit_test(test_profiles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

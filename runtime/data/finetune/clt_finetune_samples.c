@@ -328,14 +328,48 @@ static clt_status open_tokenizer(loading *l) {
     return CLT_OK;
 }
 
-static clt_status load(loading *l, clt_mds **mds) {
+/* Adds the shards of stream i behind the `*n` of those before. */
+static clt_status add_shards(clt_finetune_shards *s, int i, const clt_mds *m, size_t *n) {
+    const size_t more = clt_mds_num_shards(m), bytes = (*n + more) * sizeof *s->samples;
+    int64_t *grown = clt_try_realloc(s->samples, bytes);
+    if (!grown) return clt_no_memory(clt_mds_dir(m), bytes);
+    s->samples = grown;
+    s->of_stream[i] = more;
+    for (size_t k = 0; k < more; k++) {
+        clt_mds_shard shard;
+        clt_mds_shard_info(m, k, &shard);
+        s->samples[(*n)++] = shard.samples;
+    }
+    return CLT_OK;
+}
+
+static clt_status read_streams(loading *l, clt_finetune_shards *shards) {
+    const int streams = CLT_MAX(l->p->n_streams, 1);
+    size_t n = 0;
+    shards->of_stream = clt_calloc((size_t)streams, sizeof *shards->of_stream);
+    for (int i = 0; i < streams; i++) {
+        const clt_loader_params p = l->p->n_streams ? clt_loader_params_of_stream(l->p, i) : *l->p;
+        clt_mds *m;
+        CLT_TRY(clt_reader_open_mds(&p, &m));
+        clt_status st = add_shards(shards, i, m, &n);
+        if (st == CLT_OK) st = read_mds(l, m);
+        clt_progress_end();
+        clt_mds_close(m);
+        CLT_TRY(st);
+    }
+    return CLT_OK;
+}
+
+void clt_finetune_shards_free(clt_finetune_shards *s) {
+    clt_free(s->samples);
+    clt_free(s->of_stream);
+    *s = (clt_finetune_shards){NULL, NULL};
+}
+
+static clt_status load(loading *l, clt_finetune_shards *shards) {
     CLT_TRY(open_tokenizer(l));
     CLT_TRY(list_end(l->s));
-    if (l->f->hf_name) return read_jsonl(l);
-    CLT_TRY(clt_reader_open_mds(l->p, mds));
-    const clt_status st = read_mds(l, *mds);
-    clt_progress_end();
-    return st;
+    return l->f->hf_name ? read_jsonl(l) : read_streams(l, shards);
 }
 
 static void free_loading(loading *l) {
@@ -351,13 +385,14 @@ static void free_loading(loading *l) {
     clt_free(l);
 }
 
-clt_status clt_finetune_samples_load(const clt_loader_params *p, clt_finetune_samples **out, clt_mds **mds) {
+clt_status clt_finetune_samples_load(const clt_loader_params *p, clt_finetune_samples **out,
+                                     clt_finetune_shards *shards) {
     loading *l = clt_calloc(1, sizeof *l);
     l->p = p;
     l->f = &p->finetune;
     l->s = *out = clt_calloc(1, sizeof **out);
-    *mds = NULL;
-    clt_status st = load(l, mds);
+    *shards = (clt_finetune_shards){NULL, NULL};
+    clt_status st = load(l, shards);
     free_loading(l);
     return st;
 }
