@@ -24,7 +24,7 @@ struct clt_finetune_plan {
     uint64_t seed;
     clt_sequence *order; /* MDS */
     int64_t read;        /* samples of a batch */
-    bool packs;
+    bool packs, warned;
 
     pthread_mutex_t lock;   /* for all below */
     clt_bin_packer *packer; /* after epochs 0 to next - 1 */
@@ -94,6 +94,18 @@ static clt_status add_bins(epoch_rows *e, const clt_pack_bin *bins, size_t n) {
     return CLT_OK;
 }
 
+/* Rows that wait for ever are samples that are never trained on, and every batch searches them. */
+static void warn_of_rows(clt_finetune_plan *p, int64_t batches) {
+    enum { MANY_BATCHES = 100 };
+    const size_t left = clt_bin_packer_left(p->packer);
+    if (p->warned || left < (size_t)(MANY_BATCHES * p->f.batch)) return;
+    p->warned = true;
+    clt_warn("packing_ratio is too high for these samples: after batch %lld of %lld samples %zu filled rows "
+             "wait for a place, and they become more; a lower ratio (auto finds one) trains on all samples, "
+             "max_leftover_bins_to_keep drops what waits",
+             (long long)batches, (long long)p->read, left);
+}
+
 static clt_status pack_epoch(clt_finetune_plan *p, epoch_rows *e) {
     const int64_t most = p->f.most_batches;
     int64_t batches = p->f.drop_last ? p->n / p->read : CLT_CEIL_DIV(p->n, p->read);
@@ -104,6 +116,7 @@ static clt_status pack_epoch(clt_finetune_plan *p, epoch_rows *e) {
         size_t n;
         CLT_TRY(clt_bin_packer_add(p->packer, p->sequence + at, p->sizes + at, (size_t)count, &bins, &n));
         CLT_TRY(add_bins(e, bins, n));
+        warn_of_rows(p, b + 1);
     }
     return CLT_OK;
 }
