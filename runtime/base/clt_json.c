@@ -78,7 +78,7 @@ clt_status clt_json_parse_any(const char *text, size_t bytes, int max_depth, con
 
 clt_status clt_json_parse_line(const char *text, size_t bytes, int max_depth, const char *what,
                                json_t **out) {
-    return parse(text, bytes, max_depth, JSON_REJECT_DUPLICATES, what, true, out);
+    return parse(text, bytes, max_depth, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, what, true, out);
 }
 
 static clt_status load(const char *path, size_t limit, int max_depth, size_t flags, json_t **out) {

@@ -13,7 +13,8 @@
 clt_status clt_json_parse(const char *text, size_t bytes, int max_depth, const char *what, json_t **out);
 /* Like clt_json_parse, for any JSON value, such as a string alone; strings may contain NUL characters. */
 clt_status clt_json_parse_any(const char *text, size_t bytes, int max_depth, const char *what, json_t **out);
-/* Like clt_json_parse, for one line of a file: `what` is FILE:LINE, and syntax errors add the column. */
+/* Like clt_json_parse, for one line of a file: `what` is FILE:LINE, and syntax errors add the column; strings
+ * may contain NUL characters. */
 clt_status clt_json_parse_line(const char *text, size_t bytes, int max_depth, const char *what, json_t **out);
 /* Reads the file `path` (clt_io.h) and parses it like clt_json_parse. CLT_BAD_DATA also if it has more than
  * `limit` bytes; the failures of clt_io_read_all. */

@@ -128,10 +128,18 @@ clt_status clt_jsonl_next_line(clt_jsonl *r, clt_jsonl_line *line) {
 
 /* --- objects --- */
 
+/* Bytes of the UTF-8 byte order mark that some editors put before a file. */
+static size_t mark_bytes(const clt_jsonl_line *line) {
+    static const char mark[] = "\xef\xbb\xbf";
+    const size_t n = sizeof mark - 1;
+    return line->number == 1 && line->bytes >= n && memcmp(line->text, mark, n) == 0 ? n : 0;
+}
+
 clt_status clt_jsonl_parse(const clt_jsonl_line *line, json_t **out) {
     char *what = clt_format("%s:%lld", line->path, (long long)line->number);
     json_t *o;
-    clt_status st = clt_json_parse_line(line->text, line->bytes, CLT_JSONL_MAX_DEPTH, what, &o);
+    const size_t mark = mark_bytes(line);
+    clt_status st = clt_json_parse_line(line->text + mark, line->bytes - mark, CLT_JSONL_MAX_DEPTH, what, &o);
     if (st == CLT_OK && json_is_object(o)) {
         *out = o;
     } else if (st == CLT_OK) {

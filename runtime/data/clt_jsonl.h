@@ -35,8 +35,9 @@ void clt_jsonl_close(clt_jsonl *r); /* NULL is allowed */
  * continues after it); CLT_IO; CLT_NO_MEMORY. */
 clt_status clt_jsonl_next_line(clt_jsonl *r, clt_jsonl_line *line);
 /* Parses a line as one object, which the caller owns (json_decref). CLT_BAD_DATA: it is no such JSON in
- * UTF-8, nests deeper than CLT_JSONL_MAX_DEPTH, has a duplicate key or a NUL character in a string;
- * CLT_NO_MEMORY. Of the line it uses path, number, text and bytes. */
+ * UTF-8, nests deeper than CLT_JSONL_MAX_DEPTH, or has a duplicate key; CLT_NO_MEMORY. Strings may contain
+ * NUL characters. A byte order mark before line 1 is skipped. Of the line it uses path, number, text and
+ * bytes. */
 clt_status clt_jsonl_parse(const clt_jsonl_line *line, json_t **out);
 /* Both. *out is NULL at the end of the file and after a failure; `line` is set in any case. */
 clt_status clt_jsonl_next(clt_jsonl *r, clt_jsonl_line *line, json_t **out);

@@ -109,6 +109,11 @@ bool clt_mds_has_pairs(const clt_mds *m) {
     return m->s.x.shards[0].schema->has_pairs;
 }
 
+const char *clt_mds_json_column(const clt_mds *m) {
+    const mds_schema *sc = m->s.x.shards[0].schema;
+    return sc->has_json ? sc->columns[sc->main].name : NULL;
+}
+
 void clt_mds_shard_info(const clt_mds *m, size_t shard, clt_mds_shard *out) {
     const mds_shard *s = &m->s.x.shards[shard];
     const mds_file *f = s->use_zip ? &s->zip : &s->raw;
@@ -329,8 +334,11 @@ static clt_status find_tokens(clt_mds *m, const place *p, range *r, int *dtype, 
     return CLT_OK;
 }
 
-static clt_status refuse_pairs(const clt_mds *m) {
-    return clt_error(CLT_BAD_CONFIG, "%s holds prompts and responses: use the loader finetuning", m->dir);
+/* What the loader finetuning reads is refused for others. */
+static clt_status refuse_finetuning(const clt_mds *m) {
+    if (!clt_mds_has_pairs(m) && !clt_mds_json_column(m)) return CLT_OK;
+    return clt_error(CLT_BAD_CONFIG, "%s holds %s: use the loader finetuning", m->dir,
+                     clt_mds_has_pairs(m) ? "prompts and responses" : clt_mds_json_column(m));
 }
 
 clt_status clt_mds_get_tokens(clt_mds *m, int64_t sample, int64_t max_tokens, int64_t vocab_size,
@@ -339,7 +347,7 @@ clt_status clt_mds_get_tokens(clt_mds *m, int64_t sample, int64_t max_tokens, in
     range r;
     int dtype;
     int64_t n;
-    if (clt_mds_has_pairs(m)) return refuse_pairs(m);
+    CLT_TRY(refuse_finetuning(m));
     if (!clt_mds_has_tokens(m))
         return clt_error(
             CLT_BAD_CONFIG,
@@ -382,7 +390,7 @@ static clt_status get_column(clt_mds *m, const place *p, size_t column, clt_str 
 clt_status clt_mds_get_text(clt_mds *m, int64_t sample, clt_str *out) {
     place p;
     if (clt_mds_has_tokens(m)) return clt_error(CLT_BAD_CONFIG, "%s holds tokens, not text", m->dir);
-    if (clt_mds_has_pairs(m)) return refuse_pairs(m);
+    CLT_TRY(refuse_finetuning(m));
     CLT_TRY(find_sample(m, sample, &p));
     return get_column(m, &p, m->s.x.shards[p.shard].schema->main, out);
 }
@@ -390,12 +398,22 @@ clt_status clt_mds_get_text(clt_mds *m, int64_t sample, clt_str *out) {
 clt_status clt_mds_get_pair(clt_mds *m, int64_t sample, clt_str *prompt, clt_str *response) {
     place p;
     if (!clt_mds_has_pairs(m))
-        return clt_error(CLT_BAD_CONFIG, "%s has no text columns prompt and response (or completion)",
+        return clt_error(CLT_BAD_CONFIG,
+                         "%s has no text columns prompt and response (or completion), and no JSON column "
+                         "messages or turns",
                          m->dir);
     CLT_TRY(find_sample(m, sample, &p));
     const mds_schema *sc = m->s.x.shards[p.shard].schema;
     CLT_TRY(get_column(m, &p, sc->main, prompt));
     return get_column(m, &p, sc->response, response);
+}
+
+clt_status clt_mds_get_json(clt_mds *m, int64_t sample, clt_str *out) {
+    place p;
+    if (!clt_mds_json_column(m))
+        return clt_error(CLT_BAD_CONFIG, "%s has no JSON column messages or turns", m->dir);
+    CLT_TRY(find_sample(m, sample, &p));
+    return get_column(m, &p, m->s.x.shards[p.shard].schema->main, out);
 }
 
 /* --- verification --- */
@@ -412,9 +430,10 @@ static clt_status verify_sample(clt_mds *m, int64_t sample, int64_t vocab_size) 
         if (i == sc->main && sc->has_tokens) {
             CLT_TRY(find_tokens(m, &p, &r, &dtype, &n));
             CLT_TRY(read_values(m, &p, r, dtype, n, vocab_size, NULL));
-        } else if (c->kind == MDS_NDARRAY || c->kind == MDS_STR) {
+        } else if (c->kind == MDS_NDARRAY || c->kind == MDS_STR || c->kind == MDS_JSON) {
             CLT_TRY(find_column(m, &p, i, &r));
-            CLT_TRY(c->kind == MDS_STR ? read_text(m, &p, r, NULL) : read_array(m, &p, c, &r, &dtype, &ndim));
+            CLT_TRY(c->kind == MDS_NDARRAY ? read_array(m, &p, c, &r, &dtype, &ndim)
+                                           : read_text(m, &p, r, NULL));
         }
     }
     return CLT_OK;

@@ -47,10 +47,13 @@ void clt_mds_column_info(const clt_mds *m, size_t shard, size_t column, const ch
 /* Names of the checksums that index.json has for the shard, at most `max`; returns their number. */
 size_t clt_mds_hash_names(const clt_mds *m, size_t shard, const char **names, size_t max);
 
-/* True if samples hold tokens, false if they hold text or pairs of texts. */
+/* True if samples hold tokens, false if they hold text, pairs of texts or JSON. */
 bool clt_mds_has_tokens(const clt_mds *m);
 /* True if samples hold the text columns prompt and response (or completion), and neither tokens nor text. */
 bool clt_mds_has_pairs(const clt_mds *m);
+
+/* The name of the JSON column, messages or turns, if samples hold it and none of the others; else NULL. */
+const char *clt_mds_json_column(const clt_mds *m);
 
 /* Tokens of a sample (0 <= sample < N), at most max_tokens, into tokens; *num_tokens = how many were written.
  * *full_length (may be NULL) = how many the sample has. With vocab_size > 0 every id must be in [0,
@@ -63,6 +66,8 @@ clt_status clt_mds_get_text(clt_mds *m, int64_t sample, clt_str *out);
 /* Prompt and response of a sample, verified to be UTF-8; replaces both. CLT_BAD_CONFIG: the samples hold no
  * such columns. */
 clt_status clt_mds_get_pair(clt_mds *m, int64_t sample, clt_str *prompt, clt_str *response);
+/* The JSON column of a sample, verified to be UTF-8; replaces *out. CLT_BAD_CONFIG: there is none. */
+clt_status clt_mds_get_json(clt_mds *m, int64_t sample, clt_str *out);
 
 /* Called at intervals with the number of shards and samples that are done. */
 typedef void clt_mds_progress(void *user, size_t shards_done, int64_t samples_done);

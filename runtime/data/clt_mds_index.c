@@ -23,9 +23,9 @@ static const struct {
     {"uint64", MDS_U64, 8},  {"int64", MDS_I64, 8},  {"float64", MDS_F64, 8},
 };
 
-static const char *const variable_encodings[] = {"str_int",   "str_float", "str_decimal", "json",
-                                                 "pil",       "jpeg",      "png",         "jpeg_array",
-                                                 "jpegarray", "list[pil]", "list[jpeg]",  "list[png]"};
+static const char *const variable_encodings[] = {"str_int",   "str_float",  "str_decimal", "pil",
+                                                 "jpeg",      "png",        "jpeg_array",  "jpegarray",
+                                                 "list[pil]", "list[jpeg]", "list[png]"};
 
 int64_t mds_dtype_size(int dtype) {
     for (size_t i = 0; i < CLT_COUNT_OF(dtypes); i++)
@@ -85,6 +85,8 @@ static bool parse_encoding(mds_column *c) {
         c->kind = MDS_BYTES;
     else if (strcmp(s, "str") == 0)
         c->kind = MDS_STR;
+    else if (strcmp(s, "json") == 0)
+        c->kind = MDS_JSON;
     else if (strcmp(s, "int") == 0)
         c->size = 8;
     else if (mds_dtype_find(s, strlen(s)))
@@ -131,11 +133,11 @@ static clt_status read_column(json_t *name, json_t *encoding, json_t *size, cons
     return CLT_OK;
 }
 
-/* The text column of one of two names; s->n: there is none. */
-static size_t find_text(const mds_schema *s, const char *name, const char *other) {
+/* The column of a kind with one of two names; s->n: there is none. */
+static size_t find_column(const mds_schema *s, mds_kind kind, const char *name, const char *other) {
     for (size_t i = 0; i < s->n; i++) {
         const mds_column *c = &s->columns[i];
-        if (c->kind == MDS_STR && (strcmp(c->name, name) == 0 || strcmp(c->name, other) == 0)) return i;
+        if (c->kind == kind && (strcmp(c->name, name) == 0 || strcmp(c->name, other) == 0)) return i;
     }
     return s->n;
 }
@@ -154,15 +156,19 @@ static clt_status choose_column(mds_schema *s, const char *what) {
         s->has_tokens = true;
         return CLT_OK;
     }
-    s->main = find_text(s, "text", "text");
+    s->main = find_column(s, MDS_STR, "text", "text");
     if (s->main < s->n) return CLT_OK;
-    s->main = find_text(s, "prompt", "prompt");
-    s->response = find_text(s, "response", "completion");
+    s->main = find_column(s, MDS_STR, "prompt", "prompt");
+    s->response = find_column(s, MDS_STR, "response", "completion");
     s->has_pairs = s->main < s->n && s->response < s->n;
     if (s->has_pairs) return CLT_OK;
+    s->main = find_column(s, MDS_JSON, "turns", "turns");
+    if (s->main == s->n) s->main = find_column(s, MDS_JSON, "messages", "messages");
+    s->has_json = s->main < s->n;
+    if (s->has_json) return CLT_OK;
     return clt_error(CLT_BAD_DATA,
-                     "%s: no column tokens or text, and not both of prompt and response; a run needs one of "
-                     "them (`cltrain data convert` writes tokens)",
+                     "%s: no column tokens or text, not both of prompt and response, and no JSON column "
+                     "messages or turns; a run needs one of them (`cltrain data convert` writes tokens)",
                      what);
 }
 
@@ -354,7 +360,7 @@ static clt_status read_shard(json_t *shard, const char *what, mds_shard *s) {
 }
 
 static bool same_use(const mds_schema *a, const mds_schema *b) {
-    return a->has_tokens == b->has_tokens && a->has_pairs == b->has_pairs;
+    return a->has_tokens == b->has_tokens && a->has_pairs == b->has_pairs && a->has_json == b->has_json;
 }
 
 /* Consecutive shards with the same columns share one schema. */
@@ -370,7 +376,7 @@ static clt_status share_schema(json_t *shards, size_t i, const char *what, mds_i
     else
         CLT_TRY(schema_read(now, what, &x->shards[i].schema));
     if (i && !same_use(x->shards[i].schema, x->shards[0].schema))
-        return clt_error(CLT_BAD_DATA, "%s: some shards hold tokens, others text or pairs of texts", what);
+        return clt_error(CLT_BAD_DATA, "%s: some shards hold tokens, others something else", what);
     return CLT_OK;
 }
 

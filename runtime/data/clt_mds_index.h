@@ -5,7 +5,7 @@
 #include "runtime/base/clt_io.h"
 #include "runtime/data/clt_codec.h"
 
-typedef enum { MDS_BYTES, MDS_STR, MDS_NDARRAY, MDS_OTHER } mds_kind;
+typedef enum { MDS_BYTES, MDS_STR, MDS_JSON, MDS_NDARRAY, MDS_OTHER } mds_kind;
 
 /* Element types by their codes in array headers; 0: not known from the encoding. */
 enum {
@@ -35,10 +35,11 @@ typedef struct {
     mds_column *columns;
     size_t n;
     size_t num_variable;
-    size_t main; /* the column that a run reads: tokens, or text, or prompt */
+    size_t main; /* the column that a run reads: tokens, text, prompt, or turns or messages */
     bool has_tokens;
     bool has_pairs; /* `main` is prompt, and `response` the column that belongs to it */
     size_t response;
+    bool has_json; /* `main` is turns or messages */
 } mds_schema;
 
 typedef struct {

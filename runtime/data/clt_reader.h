@@ -54,6 +54,8 @@ clt_status clt_streams_reader_open(const clt_loader_params *p, clt_reader **out)
 /* Opens the samples of p->finetune. The same failures. */
 clt_status clt_finetune_reader_open(const clt_loader_params *p, clt_reader **out);
 
+/* The parameters of stream i as those of the only data set; its share of cache_bytes. */
+clt_loader_params clt_loader_params_of_stream(const clt_loader_params *p, int i);
 /* The MDS data set of p->local and p->split. */
 clt_status clt_reader_open_mds(const clt_loader_params *p, clt_mds **out);
 

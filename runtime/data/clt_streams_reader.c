@@ -40,8 +40,7 @@ static void close_streams(clt_reader *r) {
     clt_free(t);
 }
 
-/* The stream as the only data set of a loader; a failure names it. */
-static clt_status open_one(const clt_loader_params *all, int i, clt_reader **out) {
+clt_loader_params clt_loader_params_of_stream(const clt_loader_params *all, int i) {
     enum { DEFAULT_CACHE = 1 << 30 };
     const clt_loader_stream *s = &all->streams[i];
     clt_loader_params p = *all;
@@ -50,6 +49,13 @@ static clt_status open_one(const clt_loader_params *all, int i, clt_reader **out
     if (s->split) p.split = s->split;
     if (s->validate_hash) p.validate_hash = s->validate_hash;
     p.cache_bytes = (all->cache_bytes ? all->cache_bytes : DEFAULT_CACHE) / (size_t)all->n_streams;
+    return p;
+}
+
+/* Opens a stream; a failure names it. */
+static clt_status open_one(const clt_loader_params *all, int i, clt_reader **out) {
+    const clt_loader_stream *s = &all->streams[i];
+    const clt_loader_params p = clt_loader_params_of_stream(all, i);
     char why[1024];
     clt_error_quiet(true);
     clt_status st = clt_text_reader_open(&p, out);

@@ -45,6 +45,9 @@ int64_t clt_tokenizer_pad_id(const clt_tokenizer *t);
 int64_t clt_tokenizer_unk_id(const clt_tokenizer *t);
 /* Whether batches are padded on the left (padding_side in tokenizer_config.json). */
 bool clt_tokenizer_pads_left(const clt_tokenizer *t);
+/* Whether transformers removes blanks before punctuation from decoded text (clean_up_tokenization_spaces);
+ * clt_tokenizer_decode does not. */
+bool clt_tokenizer_cleans_up(const clt_tokenizer *t);
 
 /* The id of a token by its text in the vocabulary ("<|im_end|>", "Ġthe"); -1: there is none. */
 int64_t clt_tokenizer_id(const clt_tokenizer *t, const char *text);

@@ -107,7 +107,9 @@ static void fuzz_read(clt_mds *m) {
     for (int64_t i = 0; i < samples; i++) {
         int32_t tokens[FUZZ_TOKENS];
         int64_t n = 0, full = 0;
-        if (!clt_mds_has_tokens(m)) {
+        if (clt_mds_json_column(m)) {
+            clt_mds_get_json(m, i, &text);
+        } else if (!clt_mds_has_tokens(m)) {
             clt_mds_get_text(m, i, &text);
         } else if (clt_mds_get_tokens(m, i, FUZZ_TOKENS, FUZZ_VOCAB, tokens, &n, &full) == CLT_OK) {
             fuzz_check(n >= 0 && n <= FUZZ_TOKENS && n <= full);

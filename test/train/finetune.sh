@@ -57,6 +57,17 @@ END
 run other 1 $data.packing_ratio=2.4 || ended other
 [ "$("$cltrain" ckpt hash "$tmp/other")" != "$want" ] || fail "another packing ratio has the same hash"
 
+# The same over two weighted streams.
+want=
+mixed=("$data.hf_name=null" "$data.max_seq_len=512" "$data.batching_method=stratified"
+    "$data.streams={a: {local: ../data/mds, split: train, repeat: 1.5}, b: {local: ../data/mds-messages, split: ''}}"
+    max_seq_len=512 model.max_seq_len=512 load_path=null max_duration=6ba)
+run mixed 1 "${mixed[@]}" || ended mixed
+one_hash "streams on 1 rank" mixed
+run parts 2 "${mixed[@]}" --stop-after 3ba
+run parts 4 "${mixed[@]}" device_train_microbatch_size=1 || ended parts
+one_hash "streams stopped after 3 batches on 2 ranks, resumed on 4" parts
+
 # batches SET [key=value ...]: what data batches prints
 batches() {
     local set_=$1
@@ -93,6 +104,14 @@ for i, g in enumerate(got):
     for key in keys:
         assert two[2 * i][key] + two[2 * i + 1][key] == g[key], (i, key)
 END
+done
+
+# drop_last leaves no batch: the same message in both commands.
+for c in "data batches" "train -q"; do
+    # shellcheck disable=SC2086 # two words
+    (cd "$set/train-packed" && "$cltrain" $c "${conf[@]}" $data.packing_ratio=100 train_loader.drop_last=true \
+        save_folder="$tmp/none") >"$log" 2>&1 && fail "$c: no batch, and no error"
+    grep -q "less than one batch (global_train_batch_size 8 times packing_ratio)" "$log" || fail "$c: $(cat "$log")"
 done
 
 # From a Llama folder and conversations to an answering model, with the preset.

@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #include "runtime/base/clt_io.h"
@@ -130,13 +131,34 @@ static void test_subset(void **state) {
     json_decref(list);
 }
 
+/* Items may have different numbers of choices: a batch has as many items as the first item's number allows,
+ * and its rows are those of its items. */
+static void test_rows(void **state) {
+    (void)state;
+    char *path = clt_format("/tmp/clt_icl_rows_%d.jsonl", (int)getpid());
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    for (int i = 0; i < 5; i++)
+        fprintf(f, "{\"query\": \"the fox is\", \"choices\": [\"big\", \"tiny\"%s], \"gold\": 0}\n",
+                i % 2 ? ", \"red\"" : "");
+    fclose(f);
+    char *options = clt_format("--items 'icl_tasks=[{label: v, dataset_uri: %s, icl_task_type: "
+                               "multiple_choice, num_fewshot: [0], batch_size: 4}]'",
+                               path);
+    json_t *list = evaluate(options), *want = json_pack("[iii]", 5, 5, 2);
+    assert_true(json_equal(json_object_get(json_array_get(list, 0), "batch_rows"), want));
+    unlink(path);
+    json_decref(want);
+    json_decref(list);
+    clt_free(options);
+    clt_free(path);
+}
+
 int main(int argc, char **argv) {
     (void)argc;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_items),
-        cmocka_unit_test(test_table),
-        cmocka_unit_test(test_batches),
-        cmocka_unit_test(test_subset),
+        cmocka_unit_test(test_items),  cmocka_unit_test(test_table), cmocka_unit_test(test_batches),
+        cmocka_unit_test(test_subset), cmocka_unit_test(test_rows),
     };
     ru_begin(argv[0]);
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -284,6 +284,7 @@ static void add_task(clt_str *b, clt_icl_task t) {
     for (size_t i = 0; i < CLT_COUNT_OF(strings); i++) add_string(b, strings[i]);
     t.num_fewshot = t.metric_names = t.early_stopping_criteria = t.generation_kwargs = NULL;
     t.stop = NULL;
+    t.stops = NULL;
     add_bytes(b, &t, sizeof t);
 }
 

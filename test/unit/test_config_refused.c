@@ -127,6 +127,9 @@ static const struct {
     {"train_loader.dataset.decoder_only_format=false", "decoder_only_format", "encoder-decoder"},
     {"train_loader.dataset.packing_ratio=0.5", "packing_ratio", "at least 1"},
     {"train_loader.dataset.target_prompts=length>3", "target_prompts", "length>=N"},
+    {"train_loader={name: finetuning, dataset: {streams: {a: {local: x}}, batching_method: "
+     "device_per_stream}}",
+     "batching_method", "do not depend on ranks"},
     {"train_loader.name=other", "train_loader.name", "it must be one of: text, finetuning"},
     {"train_loader.dataset.replication=-2", "replication", "negative"},
     {"eval_loader={name: text, dataset: {replication: 2}}", "replication", "refused"},

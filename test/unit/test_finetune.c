@@ -10,7 +10,7 @@
 
 #include "runtime/base/clt_io.h"
 #include "runtime/data/clt_jsonl.h"
-#include "runtime/data/clt_loader.h"
+#include "runtime/data/clt_sequence.h"
 #include "runtime/data/clt_tokenizer.h"
 #include "runtime/data/finetune/clt_finetune.h"
 #include "runtime/data/finetune/clt_finetune_example.h"
@@ -265,6 +265,146 @@ static void test_batches(void **state) {
     json_decref(all);
 }
 
+/* Rows of MDS with a JSON column are those of the lines that it was made of. */
+static void check_column(const char *name) {
+    enum { T = 160, ROWS = 8 };
+    char *local = clt_format(FOLDER "/data/mds-%s", name);
+    clt_loader_params p;
+    clt_loader *lines, *mds;
+    int32_t arrays[8 * T];
+    clt_loader_view a = {arrays, arrays + T, arrays + 2 * T, arrays + 3 * T, 0, NULL, 0}, b = a;
+    b.input_ids += 4 * T, b.labels += 4 * T, b.attention_mask += 4 * T, b.sequence_id += 4 * T;
+    clt_loader_params_default(&p);
+    p.finetuning = true;
+    p.finetune = (clt_finetune_params){.hf_name = FOLDER "/data/chat",
+                                       .target_prompts = 9,
+                                       .target_responses = CLT_TARGET_ALL,
+                                       .batch = 4,
+                                       .packing_ratio = 1,
+                                       .most_leftover = -1};
+    p.max_seq_len = T;
+    p.vocab_size = 400;
+    p.tokenizer = FOLDER "/tokenizers/plain";
+    p.shuffle = false;
+    p.max_rows = 4;
+    assert_int_equal(clt_loader_open(&p, &lines), CLT_OK);
+    p.finetune.hf_name = NULL;
+    p.local = local;
+    assert_int_equal(clt_loader_open(&p, &mds), CLT_OK);
+    assert_int_equal(clt_loader_num_samples(mds), ROWS);
+    for (int64_t i = 0; i < ROWS; i++) {
+        assert_int_equal(clt_loader_show(lines, 0, i, &a), CLT_OK);
+        assert_int_equal(clt_loader_show(mds, 0, i, &b), CLT_OK);
+        assert_int_equal(a.tokens, b.tokens);
+        assert_memory_equal(arrays, arrays + 4 * T, 4 * T * sizeof *arrays);
+    }
+    clt_loader_close(lines);
+    clt_loader_close(mds);
+    clt_free(local);
+}
+
+static void test_columns(void **state) {
+    (void)state;
+    check_column("messages");
+    check_column("turns");
+}
+
+/* --- several data sets --- */
+
+static clt_loader_params streams_params(const clt_loader_stream *streams, int n) {
+    clt_loader_params p;
+    clt_loader_params_default(&p);
+    p.finetuning = true;
+    p.finetune = (clt_finetune_params){
+        .target_prompts = -1, .batch = 4, .packing_ratio = 1, .most_leftover = -1, .drop_last = true};
+    p.max_seq_len = 512;
+    p.vocab_size = 400;
+    p.tokenizer = FOLDER "/tokenizers/plain";
+    p.max_rows = 4;
+    p.streams = streams;
+    p.n_streams = n;
+    return p;
+}
+
+/* Row i is the row of its stream's sample, and the samples are those of clt_sequence. */
+static void check_streams(clt_loader_params p, clt_loader **alone, const int64_t *first) {
+    static const int64_t shard_samples[] = {14, 9, 1, 8};
+    static const size_t shards[] = {3, 1};
+    enum { T = 512 };
+    int32_t arrays[8 * T];
+    clt_loader_view a = {arrays, arrays + T, arrays + 2 * T, arrays + 3 * T, 0, NULL, 0}, b = a;
+    b.input_ids += 4 * T, b.labels += 4 * T, b.attention_mask += 4 * T, b.sequence_id += 4 * T;
+    clt_loader *l;
+    clt_sequence *order;
+    p.global_batch = 4;
+    assert_int_equal(clt_sequence_open(&p, shard_samples, shards, &order), CLT_OK);
+    assert_int_equal(clt_loader_open(&p, &l), CLT_OK);
+    const int64_t n = clt_sequence_num_samples(order);
+    assert_int_equal(clt_loader_num_samples(l), n);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t id;
+        assert_int_equal(clt_sequence_batch(order, 1, i, 1, &id), CLT_OK);
+        assert_int_equal(clt_loader_show(l, 1, i, &a), CLT_OK);
+        assert_int_equal(a.samples[0], id);
+        const int stream = id >= first[1];
+        assert_int_equal(clt_loader_show(alone[stream], 0, id - first[stream], &b), CLT_OK);
+        assert_memory_equal(arrays, arrays + 4 * T, 4 * T * sizeof *arrays);
+    }
+    clt_sequence_close(order);
+    clt_loader_close(l);
+}
+
+static void test_streams(void **state) {
+    clt_loader_stream streams[] = {
+        {.name = "a",
+         .local = FOLDER "/data/mds",
+         .split = "train",
+         .proportion = NAN,
+         .repeat = NAN,
+         .choose = NAN},
+        {.name = "b", .local = FOLDER "/data/mds-messages", .proportion = NAN, .repeat = 2.5, .choose = NAN}};
+    clt_loader *alone[2];
+    clt_loader_params p = streams_params(NULL, 0);
+    int64_t first[] = {0, 0};
+    (void)state;
+    p.shuffle = false;
+    for (int i = 0; i < 2; i++) {
+        p.local = streams[i].local;
+        p.split = streams[i].split;
+        assert_int_equal(clt_loader_open(&p, &alone[i]), CLT_OK);
+    }
+    first[1] = clt_loader_num_samples(alone[0]);
+    assert_int_equal(first[1], 24);
+    p = streams_params(streams, 2);
+    check_streams(p, alone, first);
+    p.batching_method = "per_stream";
+    check_streams(p, alone, first);
+    for (int i = 0; i < 2; i++) clt_loader_close(alone[i]);
+}
+
+/* --- bad columns --- */
+
+static void check_turns(const char *json, const char *word) {
+    clt_finetune_turns t = {0};
+    json_t *o = json_loads(json, JSON_DECODE_ANY, NULL);
+    assert_int_equal(clt_finetune_read_turns(o, "sample 3", &t), word ? CLT_BAD_DATA : CLT_OK);
+    if (word) assert_non_null(strstr(clt_last_error(), word));
+    clt_finetune_turns_free(&t);
+    json_decref(o);
+}
+
+static void test_bad_turns(void **state) {
+    (void)state;
+    clt_error_quiet(true);
+    check_turns("[{\"input_ids\": [1], \"labels\": []}]", NULL);
+    check_turns("[]", "sample 3: turns must be a list");
+    check_turns("{\"input_ids\": [1], \"labels\": [2]}", "turns must be a list");
+    check_turns("[{\"input_ids\": [1], \"labels\": [2]}, {\"input_ids\": [1]}]", "turn 2 must be");
+    check_turns("[{\"input_ids\": [1, -100], \"labels\": [2]}]", "input_ids of turn 1: entry 2");
+    check_turns("[{\"input_ids\": [1], \"labels\": [4294967296]}]", "labels of turn 1: entry 1");
+    clt_error_quiet(false);
+}
+
 /* --- single lines --- */
 
 /* Line `number` (from 0) of a file of samples. */
@@ -425,6 +565,7 @@ static void test_profiles(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_randperm), cmocka_unit_test(test_sampler),   cmocka_unit_test(test_batches),
+        cmocka_unit_test(test_columns),  cmocka_unit_test(test_bad_turns), cmocka_unit_test(test_streams),
         cmocka_unit_test(test_turns),    cmocka_unit_test(test_malformed), cmocka_unit_test(test_profiles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

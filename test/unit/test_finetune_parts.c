@@ -106,6 +106,35 @@ static char *make_folder(void) {
     return folder;
 }
 
+/* Folders with the word come before files with it, and parts of data/ before all; as load_dataset of datasets
+ * 3.6 takes them. */
+static void check_deep_files(const char *folder) {
+    static const char *const names[] = {
+        "deep/b.jsonl",      "deep/trainer.jsonl", "deep/sub/x.train_1.json", "deep/train.jsonl",
+        "deep/.train.jsonl", "deep/config.json",   "deep/__x/train.json",     "deep/sub/a-train.jsonl"};
+    char *deep = clt_path_join(folder, "deep"), *sub = clt_path_join(deep, "sub"),
+         *special = clt_path_join(deep, "__x"), *dir = clt_path_join(deep, "my train"),
+         *data = clt_path_join(deep, "data");
+    const clt_finetune_params all = {.hf_name = deep};
+    assert_int_equal(clt_io_mkdirs(sub), CLT_OK);
+    assert_int_equal(clt_io_mkdirs(special), CLT_OK);
+    for (size_t i = 0; i < CLT_COUNT_OF(names); i++) write_file(folder, names[i], "");
+    check_files(all, "train", "train.jsonl a-train.jsonl x.train_1.json");
+    check_files(all, "test", NULL);
+    assert_int_equal(clt_io_mkdirs(dir), CLT_OK);
+    write_file(dir, "a.jsonl", "");
+    check_files(all, "train", "a.jsonl");
+    assert_int_equal(clt_io_mkdirs(data), CLT_OK);
+    write_file(data, "train-00000-of-00001.jsonl", "");
+    check_files(all, "train", "train-00000-of-00001.jsonl");
+    clt_io_remove_tree(deep);
+    clt_free(deep);
+    clt_free(sub);
+    clt_free(special);
+    clt_free(dir);
+    clt_free(data);
+}
+
 static void test_files(void **state) {
     static const char *const names[] = {"my-train-1.jsonl", "my-train-0.jsonl", "dev.json",
                                         "eval_a.jsonl",     "contest.jsonl",    "train.txt"};
@@ -127,6 +156,7 @@ static void test_files(void **state) {
     check_files(plain, "test", NULL);
     check_files(file, "test", "a.jsonl");
     check_files(json, "train", "my-train-0.jsonl my-train-1.jsonl");
+    check_deep_files(folder);
     clt_strv files = {0};
     clt_strv_add(&files, one);
     check_files((clt_finetune_params){.hf_name = "json", .data_files = &files}, "test", "a.jsonl");
@@ -194,6 +224,10 @@ static void test_bad_data(void **state) {
     check_bad(folder, "{\"prompt\": \"0123456789abcdef\", \"response\": \"b\"}\n", 257, CLT_BAD_DATA,
               "none of its 1 samples");
     check_bad(folder, GOOD, 200, CLT_BAD_CONFIG, "model.vocab_size");
+    check_bad(folder, GOOD "{\"messages\": [], \"id\": 1}\n", 257, CLT_BAD_DATA, "train.jsonl:2: the keys");
+    check_bad(folder, "\xef\xbb\xbf{\"prompt\": \"a\\u0000\", \"response\": \"b\"}\n", 257, CLT_OK, NULL);
+    check_bad(folder, "{\"messages\": [{\"role\": \"user\\u0000\", \"content\": \"b\"}, {}]}\n", 257,
+              CLT_BAD_DATA, "train.jsonl:1: message 1 has the role");
     check_bad(folder, "{\"messages\": 1}\n", 257, CLT_BAD_DATA, "train.jsonl:1");
     clt_str_add(&deep, "{\"messages\": ");
     for (int i = 0; i < 100000; i++) clt_str_add(&deep, "[");

@@ -131,9 +131,14 @@ static void test_tokens(void **state) {
 static void check_answer(const char *text, const char *stop, const char *delimiter, bool normalize,
                          const char *want) {
     clt_str got = {0};
-    clt_icl_answer(text, &stop, stop ? 1 : 0, delimiter, normalize, &got);
+    clt_icl_stops *stops;
+    size_t bytes;
+    assert_int_equal(clt_icl_stops_create(&stop, stop ? 1 : 0, &stops), CLT_OK);
+    assert_int_equal(clt_icl_stops_find(stops, text, &bytes), CLT_OK);
+    clt_icl_answer(text, bytes, delimiter, normalize, &got);
     assert_string_equal(got.s, want);
     clt_str_free(&got);
+    clt_icl_stops_destroy(stops);
 }
 
 /* Expected values computed with the function of Foundry's metric in Python 3.11. */
@@ -150,6 +155,41 @@ static void test_answers(void **state) {
     check_answer("x and y\n\n and z", "\n\n", " and ", false, "y");
     check_answer("  The A. \t", NULL, "", false, "The A.");
     check_answer("x \xFF y", NULL, "", true, "x \xFF y");
+    check_answer("\u0130!", NULL, "", true, "i\u0307");
+    check_answer("\u03a3\u0391\u03a3. \u03a3 a\u03a3'\u00ad! \u03a3\u0301x A\u03a3.B", NULL, "", true,
+                 "\u03c3\u03b1\u03c2 \u03c3 a\u03c2 \u00ad \u03c3\u0301x a\u03c3 b");
+}
+
+static void test_clean_up(void **state) {
+    clt_str text = {0};
+    (void)state;
+    clt_str_add(&text, "do n't , it 's  . I 'm ' a '");
+    clt_icl_clean_up(&text);
+    assert_string_equal(text.s, "don't, it's . I'm'a '");
+    assert_int_equal(text.len, strlen(text.s));
+    clt_str_free(&text);
+}
+
+/* The strings together are a regular expression, as in re.split("|".join(stops), text)[0]. */
+static void test_stops(void **state) {
+    static const char *const lines[] = {"Q:", "\n\n"}, *const bad[] = {"a", "("};
+    clt_icl_stops *stops;
+    size_t bytes;
+    (void)state;
+    check_answer("one. two", ".", "", false, "");
+    check_answer("one. two", "[.]", "", false, "one");
+    check_answer("\n one?", "[?]|.", "", false, "");
+    check_answer("abxb", "b$", "", false, "abx");
+    check_answer("one", "x*", "", false, "");
+    check_answer("\xff x. y", "\\.", "", false, "\xff x");
+    assert_int_equal(clt_icl_stops_create(lines, 2, &stops), CLT_OK);
+    assert_int_equal(clt_icl_stops_find(stops, "a Q:\n\n", &bytes), CLT_OK);
+    assert_int_equal(bytes, 2);
+    assert_int_equal(clt_icl_stops_find(stops, "a\n", &bytes), CLT_OK);
+    assert_int_equal(bytes, 2);
+    clt_icl_stops_destroy(stops);
+    assert_int_equal(clt_icl_stops_create(bad, 2, &stops), CLT_BAD_CONFIG);
+    assert_non_null(strstr(clt_last_error(), "a|("));
 }
 
 /* --- refusals --- */
@@ -174,6 +214,7 @@ static void test_refused(void **state) {
     check_refused("generation_kwargs: {do_sample: true}");
     check_refused("generation_kwargs: {max_new_tokens: 0}");
     check_refused("early_stopping_criteria: ['']");
+    check_refused("early_stopping_criteria: ['(']");
     check_refused("hf_loading_vars: {name: x}");
     check_refused("unknown: 1");
 }
@@ -201,6 +242,8 @@ static void test_bad_files(void **state) {
     check_bad_file("language_modeling", "{\"context\": \"a\", \"continuation\": 5}\n");
     check_bad_file("multiple_choice", "{\"query\": \"a\", \"choices\": [\"b\"], \"gold\": 1}\n");
     check_bad_file("multiple_choice", "{\"query\": \"a\", \"choices\": [], \"gold\": 0}\n");
+    check_bad_file("multiple_choice", "{\"query\": \"a\\u0000\", \"choices\": [\"b\"], \"gold\": 0}\n");
+    check_bad_file("multiple_choice", "{\"query\": \"a\", \"choices\": [\"\\u0000b\"], \"gold\": 0}\n");
     check_bad_file("schema", "{\"context_options\": [\"a\", 1], \"gold\": 0, \"continuation\": \"c\"}\n");
     check_bad_file("generation_task_with_answers",
                    "{\"context\": \"a\", \"answer\": \"b\", \"aliases\": 1}\n");
@@ -236,8 +279,9 @@ static void test_cut(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_texts),   cmocka_unit_test(test_tokens),    cmocka_unit_test(test_answers),
-        cmocka_unit_test(test_refused), cmocka_unit_test(test_bad_files), cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_texts),     cmocka_unit_test(test_tokens),   cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_stops),     cmocka_unit_test(test_clean_up), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_bad_files), cmocka_unit_test(test_cut),
     };
     if (chdir("test/golden/icl") != 0) return 1;
     return cmocka_run_group_tests(tests, NULL, NULL);

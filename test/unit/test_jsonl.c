@@ -54,12 +54,11 @@ static void test_messages(void **state) {
         {"{\"a\": 1, \"b\": 2}", "field 'text' is missing; the line has 'a', 'b'"},
         {"\n{\"text\": 5}", "in.jsonl:2: field 'text' must be a string"},
         {"{\"text\": \"\xff\"}", "in.jsonl:1:10: not valid JSON: unable to decode byte 0xff"},
-        {"{\"text\": \"\\u0000\"}", "not valid JSON: \\u0000 is not allowed"},
         {"{\"text\": \"\", \"text\": \"\"}", "duplicate object key"},
         {"{\"text\": \"\"} {}", "end of file expected"},
         {"[\"text\"]", "in.jsonl:1: the line is a list; every line must be one JSON object (jq -c '.[]'"},
         {"\"text\"", "'[' or '{' expected"},
-        {"\xef\xbb\xbf{\"text\": \"\"}", "in.jsonl:1:1: not valid JSON"},
+        {"\n\xef\xbb\xbf{\"text\": \"\"}", "in.jsonl:2:1: not valid JSON"},
     };
     char text[101];
     for (size_t i = 0; i < CLT_COUNT_OF(cases); i++) {
@@ -70,6 +69,26 @@ static void test_messages(void **state) {
     assert_int_equal(read_one("{\"text\": \"a\0b\"}", 15, text), CLT_BAD_DATA);
     assert_int_equal(read_one("\r\n \t\n{\"text\": \"\\u00e9\"}\r\n", 25, text), CLT_OK);
     assert_string_equal(text, "\xc3\xa9");
+    assert_int_equal(read_one("\xef\xbb\xbf{\"text\": \"b\"}", 16, text), CLT_OK);
+    assert_string_equal(text, "b");
+}
+
+static void test_nul(void **state) {
+    static const char file[] = "{\"text\": \"a\\u0000b\"}";
+    clt_jsonl *r;
+    clt_jsonl_line line;
+    json_t *o;
+    const char *text;
+    size_t bytes;
+    (void)state;
+    assert_int_equal(clt_io_write_atomic(path, file, strlen(file)), CLT_OK);
+    assert_int_equal(clt_jsonl_open(path, 100, &r), CLT_OK);
+    assert_int_equal(clt_jsonl_next(r, &line, &o), CLT_OK);
+    assert_int_equal(clt_jsonl_get_str(&line, o, "text", &text, &bytes), CLT_OK);
+    assert_int_equal(bytes, 3);
+    assert_memory_equal(text, "a\0b", 3);
+    json_decref(o);
+    clt_jsonl_close(r);
 }
 
 /* A line of the limit is read, a longer one is an error that the next line survives. */
@@ -110,6 +129,7 @@ static void test_fuzz_seeds(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_nul),
         cmocka_unit_test(test_limit),
         cmocka_unit_test(test_fuzz_seeds),
     };

@@ -348,6 +348,35 @@ static void test_roles(void **state) {
     clt_error_quiet(false);
 }
 
+/* The ids of "a" for ByteLevel with `prefix` in tokenizer.json and tokenizer_config.json as given. */
+static size_t count_prefixed(const char *prefix, const char *config) {
+    char *file = clt_format("{\"model\":{\"vocab\":{\"a\":0,\"\u0120\":1},\"merges\":[]},\"pre_tokenizer\":"
+                            "{\"type\":\"ByteLevel\",\"add_prefix_space\":%s},\"decoder\":{\"type\":"
+                            "\"ByteLevel\"}}",
+                            prefix);
+    int32_t ids[4];
+    size_t n;
+    write_file("tokenizer.json", file);
+    write_file("tokenizer_config.json", config);
+    clt_tokenizer *t = open_or_fail(FOLDER);
+    assert_int_equal(clt_tokenizer_encode(t, "a", 1, 0, ids, 4, &n), CLT_OK);
+    assert_int_equal(ids[n - 1], 0);
+    assert_int_equal(ids[0], n == 2);
+    clt_tokenizer_close(t);
+    clt_free(file);
+    return n;
+}
+
+/* As in transformers, tokenizer_config.json decides, with false where it says nothing. */
+static void test_prefix_space(void **state) {
+    (void)state;
+    assert_int_equal(clt_io_unlink(FOLDER "/special_tokens_map.json"), CLT_OK);
+    assert_int_equal(count_prefixed("true", "{}"), 1);
+    assert_int_equal(count_prefixed("true", "{\"add_prefix_space\":true}"), 2);
+    assert_int_equal(count_prefixed("false", "{\"add_prefix_space\":true}"), 2);
+    assert_int_equal(count_prefixed("false", "{\"add_prefix_space\":false}"), 1);
+}
+
 static memfs *fs;
 
 static int mount(void **state) {
@@ -365,9 +394,11 @@ static int unmount(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_neox),    cmocka_unit_test(test_llama3),        cmocka_unit_test(test_flags),
-        cmocka_unit_test(test_qwen2),   cmocka_unit_test(test_sentencepiece), cmocka_unit_test(test_tokens),
-        cmocka_unit_test(test_refused), cmocka_unit_test(test_roles),
+        cmocka_unit_test(test_neox),          cmocka_unit_test(test_llama3),
+        cmocka_unit_test(test_flags),         cmocka_unit_test(test_qwen2),
+        cmocka_unit_test(test_sentencepiece), cmocka_unit_test(test_tokens),
+        cmocka_unit_test(test_refused),       cmocka_unit_test(test_roles),
+        cmocka_unit_test(test_prefix_space),
     };
     return cmocka_run_group_tests(tests, mount, unmount);
 }

@@ -101,8 +101,9 @@ static clt_status print_epochs(const printer *p, const batch_options *opt) {
     clt_status st = CLT_OK;
     clt_str out = {0};
     if (most > 0) each = CLT_MIN(each, most);
+    CLT_TRY(clt_config_check_batches(c, clt_loader_num_samples(p->l), each));
     const int64_t wanted = opt->batches ? opt->batches : each;
-    for (int64_t epoch = opt->epoch; each > 0 && printed < wanted && st == CLT_OK; epoch++)
+    for (int64_t epoch = opt->epoch; printed < wanted && st == CLT_OK; epoch++)
         for (int64_t b = 0; b < each && printed < wanted && st == CLT_OK; b++, printed++) {
             const int64_t rows = CLT_MIN(G, clt_loader_rows_of(p->l, epoch) - b * G);
             st = print_batch(p, epoch, b, b * G, rows, (int)opt->ranks, &out);

@@ -12,16 +12,20 @@ void clt_finetune_turns_free(clt_finetune_turns *t) {
 
 /* --- ids --- */
 
+static clt_status reserve(clt_finetune_turns *out, size_t more, const char *where) {
+    if (more <= out->cap - out->n) return CLT_OK;
+    const size_t cap = out->n + more;
+    int32_t *grown = clt_try_realloc(out->ids, cap * sizeof *grown);
+    if (!grown) return clt_no_memory(where, cap * sizeof *grown);
+    out->ids = grown;
+    out->cap = cap;
+    return CLT_OK;
+}
+
 static clt_status add_text(const clt_finetune_text *text, const char *s, size_t bytes, unsigned flags,
                            const char *where, clt_finetune_turns *out, int32_t *count) {
-    const size_t room = out->n + clt_tokenizer_max_ids(text->tokenizer, bytes);
     size_t n = 0;
-    if (room > out->cap) {
-        int32_t *grown = clt_try_realloc(out->ids, room * sizeof *grown);
-        if (!grown) return clt_no_memory(where, room * sizeof *grown);
-        out->ids = grown;
-        out->cap = room;
-    }
+    CLT_TRY(reserve(out, clt_tokenizer_max_ids(text->tokenizer, bytes), where));
     CLT_TRY(clt_tokenizer_encode(text->tokenizer, s, bytes, flags, out->ids + out->n, out->cap - out->n, &n));
     out->n += n;
     *count = (int32_t)n;
@@ -72,8 +76,8 @@ static clt_status unknown_keys(const char *where, const json_t *example) {
         clt_str_addf(&names, "%s%.60s", names.len ? ", " : "", key);
     clt_status st =
         clt_error(CLT_BAD_DATA,
-                  "%s: the keys are %s; a line has either prompt and response (or completion) and "
-                  "nothing else, or messages; dataset.preprocessing_fn can name other columns",
+                  "%s: the keys are %s; a line has either prompt and response (or completion), or "
+                  "messages, and nothing else; dataset.preprocessing_fn can name other columns",
                   where, names.len ? names.s : "none");
     clt_str_free(&names);
     return st;
@@ -105,7 +109,7 @@ static clt_status read_message(const json_t *v, const char *where, size_t i, clt
     if (!json_is_string(content)) return not_text(where, "content", content);
     *m = (clt_chat_message){json_string_value(role), json_string_value(content), json_string_length(content)};
     for (size_t k = 0; k < CLT_COUNT_OF(roles); k++)
-        if (strcmp(m->role, roles[k]) == 0) return CLT_OK;
+        if (strcmp(m->role, roles[k]) == 0 && json_string_length(role) == strlen(roles[k])) return CLT_OK;
     return clt_error(CLT_BAD_DATA,
                      "%s: message %zu has the role '%.40s'; roles are user, assistant, system and tool",
                      where, i + 1, m->role);
@@ -178,9 +182,10 @@ static clt_status encode_messages(const clt_finetune_text *text, const clt_chat_
     return st;
 }
 
-static clt_status encode_chat(const clt_finetune_text *text, const json_t *messages, const char *where,
-                              clt_finetune_turns *out) {
+clt_status clt_finetune_encode_chat(const clt_finetune_text *text, const json_t *messages, const char *where,
+                                    clt_finetune_turns *out) {
     const size_t n = json_array_size(messages);
+    start(out);
     if (!json_is_array(messages))
         return clt_error(CLT_BAD_DATA, "%s: messages must be a list, not %s", where,
                          clt_json_type_name(messages));
@@ -198,9 +203,49 @@ static clt_status encode_chat(const clt_finetune_text *text, const json_t *messa
     return st;
 }
 
+/* --- turns that are ids --- */
+
+/* Appends the ids at a key of turn i. */
+static clt_status read_ids(const json_t *turn, const char *key, const char *where, size_t i,
+                           clt_finetune_turns *out, int32_t *count) {
+    const json_t *list = json_object_get(turn, key), *v;
+    size_t k;
+    if (!json_is_array(list))
+        return clt_error(CLT_BAD_DATA, "%s: turn %zu must be an object with the lists input_ids and labels",
+                         where, i + 1);
+    CLT_TRY(reserve(out, json_array_size(list), where));
+    json_array_foreach(list, k, v) {
+        if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > INT32_MAX)
+            return clt_error(CLT_BAD_DATA, "%s: %s of turn %zu: entry %zu is no token id", where, key, i + 1,
+                             k + 1);
+        out->ids[out->n++] = (int32_t)json_integer_value(v);
+    }
+    *count = (int32_t)json_array_size(list);
+    return CLT_OK;
+}
+
+clt_status clt_finetune_read_turns(const json_t *turns, const char *where, clt_finetune_turns *out) {
+    const json_t *turn;
+    size_t i;
+    start(out);
+    if (json_array_size(turns) == 0)
+        return clt_error(CLT_BAD_DATA, "%s: turns must be a list with at least 1 turn", where);
+    json_array_foreach(turns, i, turn) {
+        clt_finetune_turn t;
+        CLT_TRY(read_ids(turn, "input_ids", where, i, out, &t.prompt));
+        CLT_TRY(read_ids(turn, "labels", where, i, out, &t.response));
+        *add_turn(out) = t;
+    }
+    return CLT_OK;
+}
+
+/* --- lines --- */
+
 clt_status clt_finetune_encode(const clt_finetune_text *text, const json_t *example, const char *where,
                                clt_finetune_turns *out) {
     const json_t *messages = json_object_get(example, "messages");
     start(out);
-    return messages ? encode_chat(text, messages, where, out) : encode_pair_of(text, example, where, out);
+    if (messages && json_object_size(example) > 1) return unknown_keys(where, example);
+    return messages ? clt_finetune_encode_chat(text, messages, where, out)
+                    : encode_pair_of(text, example, where, out);
 }

@@ -35,6 +35,12 @@ void clt_finetune_turns_free(clt_finetune_turns *t);
 clt_status clt_finetune_encode_pair(const clt_finetune_text *text, const char *prompt, size_t prompt_bytes,
                                     const char *response, size_t response_bytes, const char *where,
                                     clt_finetune_turns *out);
+/* The messages of a chat; one turn for each of the assistant's. */
+clt_status clt_finetune_encode_chat(const clt_finetune_text *text, const json_t *messages, const char *where,
+                                    clt_finetune_turns *out);
+/* Turns that are ids already: a list of objects whose `input_ids` is the prompt and whose `labels` is the
+ * response, as LLM Foundry's convert_finetuning_dataset writes them. CLT_BAD_DATA, CLT_NO_MEMORY. */
+clt_status clt_finetune_read_turns(const json_t *turns, const char *where, clt_finetune_turns *out);
 /* The object of a line; one turn for each assistant message of a chat. CLT_BAD_DATA if it has other keys or
  * types, or its roles are not in order; CLT_BAD_CONFIG: its chat template is unknown; CLT_NO_MEMORY. */
 clt_status clt_finetune_encode(const clt_finetune_text *text, const json_t *example, const char *where,

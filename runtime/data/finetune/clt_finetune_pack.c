@@ -10,6 +10,10 @@ struct clt_bin_packer {
     size_t n, cap, given;
     struct sized *order; /* the samples of a batch, longest first */
     size_t order_cap;
+    /* [2 * leaves] Within a batch: room[leaves + i] is the free tokens of bin[i], -1 where it moved away, and
+     * room[k] the largest of room[2 * k] and room[2 * k + 1]. */
+    int64_t *room;
+    size_t leaves, room_cap;
 };
 
 /* A sample or a bin and its place in the list before it was sorted: qsort is not stable. */
@@ -43,6 +47,7 @@ void clt_bin_packer_destroy(clt_bin_packer *p) {
     drop_bins(p, 0, p->n);
     clt_free(p->bin);
     clt_free(p->order);
+    clt_free(p->room);
     clt_free(p);
 }
 
@@ -52,6 +57,7 @@ size_t clt_bin_packer_left(const clt_bin_packer *p) {
 
 /* --- one batch --- */
 
+/* A sample makes one slot, for a new bin or for the one that it moves to the end. */
 static clt_status reserve(clt_bin_packer *p, size_t samples) {
     const size_t bins = p->n + samples;
     if (bins > p->cap) {
@@ -66,7 +72,36 @@ static clt_status reserve(clt_bin_packer *p, size_t samples) {
         p->order = grown;
         p->order_cap = bins;
     }
+    for (p->leaves = 1; p->leaves < bins;) p->leaves *= 2;
+    if (2 * p->leaves > p->room_cap) {
+        int64_t *grown = clt_try_realloc(p->room, 2 * p->leaves * sizeof *grown);
+        if (!grown) return clt_no_memory("the bins of a packed batch", 2 * p->leaves * sizeof *grown);
+        p->room = grown;
+        p->room_cap = 2 * p->leaves;
+    }
     return CLT_OK;
+}
+
+/* --- the search for room --- */
+
+static void list_rooms(clt_bin_packer *p) {
+    for (size_t i = 0; i < p->leaves; i++)
+        p->room[p->leaves + i] = i < p->n ? p->row_size - p->bin[i].size : -1;
+    for (size_t k = p->leaves - 1; k > 0; k--) p->room[k] = CLT_MAX(p->room[2 * k], p->room[2 * k + 1]);
+}
+
+static void set_room(clt_bin_packer *p, size_t i, int64_t room) {
+    size_t k = p->leaves + i;
+    p->room[k] = room;
+    while ((k /= 2) > 0) p->room[k] = CLT_MAX(p->room[2 * k], p->room[2 * k + 1]);
+}
+
+/* The first bin with room; p->n: there is none. */
+static size_t find_room(const clt_bin_packer *p, int64_t size) {
+    size_t k = 1;
+    if (p->room[1] < size) return p->n;
+    while (k < p->leaves) k = 2 * k + (p->room[2 * k] < size);
+    return k - p->leaves;
 }
 
 static clt_status put(clt_pack_bin *b, int64_t sample, int64_t size) {
@@ -82,19 +117,29 @@ static clt_status put(clt_pack_bin *b, int64_t sample, int64_t size) {
     return CLT_OK;
 }
 
-/* The first bin with room; it moves to the end of the list. A new bin if there is none. */
-static clt_status put_first_fit(clt_bin_packer *p, int64_t sample, int64_t size, bool own) {
-    size_t i = own ? p->n : 0;
-    while (i < p->n && p->bin[i].size + size > p->row_size) i++;
+/* The first bin with room; it moves to the end of the list. A new bin if there is none, or with `own`. */
+static clt_status put_first_fit(clt_bin_packer *p, int64_t sample, int64_t size, bool own, size_t *live) {
+    const size_t i = own ? p->n : find_room(p, size);
     clt_pack_bin b = {0};
     if (i < p->n) {
         b = p->bin[i];
-        memmove(p->bin + i, p->bin + i + 1, (p->n - i - 1) * sizeof b);
-        p->n--;
+        p->bin[i] = (clt_pack_bin){0};
+        set_room(p, i, -1);
+    } else {
+        ++*live;
     }
     clt_status st = put(&b, sample, size);
+    set_room(p, p->n, p->row_size - b.size);
     p->bin[p->n++] = b;
     return st;
+}
+
+/* Takes the slots of bins that moved away out of the list. */
+static void close_gaps(clt_bin_packer *p) {
+    size_t n = 0;
+    for (size_t i = 0; i < p->n; i++)
+        if (p->bin[i].n) p->bin[n++] = p->bin[i];
+    p->n = n;
 }
 
 static clt_status sort_bins(clt_bin_packer *p) {
@@ -116,11 +161,14 @@ clt_status clt_bin_packer_add(clt_bin_packer *p, const int64_t *samples, const i
     CLT_TRY(reserve(p, n));
     for (size_t i = 0; i < n; i++) p->order[i] = (sized){sizes[i], i};
     qsort(p->order, n, sizeof *p->order, longest_first);
+    list_rooms(p);
+    size_t live = p->n;
     for (size_t i = 0; i < n; i++) {
         /* The samples that remain are just enough to fill the batch. */
-        const bool own = p->n < rows && n - i <= rows - p->n;
-        CLT_TRY(put_first_fit(p, samples[p->order[i].place], p->order[i].size, own));
+        const bool own = live < rows && n - i <= rows - live;
+        CLT_TRY(put_first_fit(p, samples[p->order[i].place], p->order[i].size, own, &live));
     }
+    close_gaps(p);
     CLT_TRY(sort_bins(p));
     p->given = CLT_MIN(rows, p->n);
     if (p->most_left >= 0 && p->n - p->given > (size_t)p->most_left)

@@ -3,7 +3,7 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "runtime/data/clt_order.h"
+#include "runtime/data/clt_sequence.h"
 #include "runtime/data/finetune/clt_finetune_pack.h"
 #include "runtime/data/finetune/clt_torch_random.h"
 
@@ -22,10 +22,9 @@ struct clt_finetune_plan {
     int64_t n, row_size;   /* samples of an epoch */
     bool shuffle;
     uint64_t seed;
-    int64_t *shard_samples;
-    clt_order *order; /* MDS */
-    int64_t read;     /* samples of a batch */
-    bool packs;
+    clt_sequence *order; /* MDS */
+    int64_t read;        /* samples of a batch */
+    bool packs, warned;
 
     pthread_mutex_t lock;   /* for all below */
     clt_bin_packer *packer; /* after epochs 0 to next - 1 */
@@ -35,6 +34,9 @@ struct clt_finetune_plan {
     epoch_rows kept[2];
 };
 
+int64_t clt_finetune_plan_samples(const clt_finetune_plan *p) {
+    return p->n;
+}
 int64_t clt_finetune_plan_read(const clt_finetune_plan *p) {
     return p->read;
 }
@@ -42,14 +44,14 @@ bool clt_finetune_plan_packs(const clt_finetune_plan *p) {
     return p->packs;
 }
 int64_t clt_finetune_plan_canonical_nodes(const clt_finetune_plan *p) {
-    return p->order ? clt_order_canonical_nodes(p->order) : 1;
+    return p->order ? clt_sequence_canonical_nodes(p->order) : 1;
 }
 
 /* --- the order of samples --- */
 
 static clt_status make_sequence(clt_finetune_plan *p, int64_t epoch) {
     if (p->order) {
-        CLT_TRY(clt_order_batch(p->order, epoch, 0, p->n, p->sequence));
+        CLT_TRY(clt_sequence_batch(p->order, epoch, 0, p->n, p->sequence));
     } else if (p->shuffle) {
         clt_torch_randperm(p->seed + (uint64_t)epoch, p->sequence, (size_t)p->n);
     } else {
@@ -92,6 +94,18 @@ static clt_status add_bins(epoch_rows *e, const clt_pack_bin *bins, size_t n) {
     return CLT_OK;
 }
 
+/* Rows that wait for ever are samples that are never trained on, and every batch searches them. */
+static void warn_of_rows(clt_finetune_plan *p, int64_t batches) {
+    enum { MANY_BATCHES = 100 };
+    const size_t left = clt_bin_packer_left(p->packer);
+    if (p->warned || left < (size_t)(MANY_BATCHES * p->f.batch)) return;
+    p->warned = true;
+    clt_warn("packing_ratio is too high for these samples: after batch %lld of %lld samples %zu filled rows "
+             "wait for a place, and they become more; a lower ratio (auto finds one) trains on all samples, "
+             "max_leftover_bins_to_keep drops what waits",
+             (long long)batches, (long long)p->read, left);
+}
+
 static clt_status pack_epoch(clt_finetune_plan *p, epoch_rows *e) {
     const int64_t most = p->f.most_batches;
     int64_t batches = p->f.drop_last ? p->n / p->read : CLT_CEIL_DIV(p->n, p->read);
@@ -102,6 +116,7 @@ static clt_status pack_epoch(clt_finetune_plan *p, epoch_rows *e) {
         size_t n;
         CLT_TRY(clt_bin_packer_add(p->packer, p->sequence + at, p->sizes + at, (size_t)count, &bins, &n));
         CLT_TRY(add_bins(e, bins, n));
+        warn_of_rows(p, b + 1);
     }
     return CLT_OK;
 }
@@ -184,63 +199,63 @@ clt_status clt_finetune_plan_row(clt_finetune_plan *p, int64_t epoch, int64_t ro
 
 /* --- opening --- */
 
-static clt_status open_order(clt_finetune_plan *p, const clt_loader_params *lp, const clt_mds *mds) {
-    const size_t shards = clt_mds_num_shards(mds);
-    clt_order_params op;
-    clt_order_params_default(&op);
-    p->shard_samples = clt_try_calloc(shards, sizeof *p->shard_samples);
-    if (!p->shard_samples) return clt_no_memory(clt_mds_dir(mds), shards * sizeof *p->shard_samples);
-    for (size_t i = 0; i < shards; i++) {
-        clt_mds_shard s;
-        clt_mds_shard_info(mds, i, &s);
-        p->shard_samples[i] = s.samples;
+/* The order of samples for batches of `batch`, on which that of several streams may depend. */
+static clt_status make_order(clt_finetune_plan *p, const clt_loader_params *lp,
+                             const clt_finetune_shards *shards, int64_t batch) {
+    clt_loader_params one = *lp;
+    one.global_batch = batch;
+    one.devices = one.replication = 1; /* rows do not depend on ranks */
+    if (shards->samples) {
+        clt_sequence_close(p->order);
+        p->order = NULL;
+        CLT_TRY(clt_sequence_open(&one, shards->samples, shards->of_stream, &p->order));
+        p->n = clt_sequence_num_samples(p->order);
     }
-    op.shard_samples = p->shard_samples;
-    op.num_shards = shards;
-    op.shuffle = p->shuffle;
-    op.seed = lp->shuffle_seed;
-    op.canonical_nodes = lp->eval ? 1 : lp->num_canonical_nodes;
-    op.block_size = lp->eval ? 0 : lp->shuffle_block_size;
-    if (lp->shuffle_algo) op.algo = lp->shuffle_algo;
-    return clt_order_create(&op, &p->order);
+    clt_free(p->sequence);
+    clt_free(p->sizes);
+    p->sequence = clt_try_calloc((size_t)p->n, sizeof *p->sequence);
+    p->sizes = clt_try_calloc((size_t)p->n, sizeof *p->sizes);
+    if (p->sequence && p->sizes) return CLT_OK;
+    return clt_no_memory("the order of the samples",
+                         (uint64_t)p->n * (sizeof *p->sequence + sizeof *p->sizes));
 }
 
-/* packing_ratio: auto, by the first samples of epoch 0. */
-static clt_status find_ratio(clt_finetune_plan *p, double *ratio) {
+/* packing_ratio: auto, by the first samples of epoch 0, which LLM Foundry reads as one batch. */
+static clt_status find_ratio(clt_finetune_plan *p, const clt_loader_params *lp,
+                             const clt_finetune_shards *shards, double *ratio) {
     const int64_t most = clt_pack_profile_samples(p->f.batch, p->row_size);
-    CLT_TRY(make_sequence(p, 0));
-    CLT_TRY(
-        clt_pack_profile(p->f.batch, p->row_size, p->sizes, (size_t)CLT_MIN(most, p->n), ratio, NULL, NULL));
+    *ratio = 1;
+    if (most > 0) {
+        CLT_TRY(make_order(p, lp, shards, most));
+        CLT_TRY(make_sequence(p, 0));
+        CLT_TRY(clt_pack_profile(p->f.batch, p->row_size, p->sizes, (size_t)CLT_MIN(most, p->n), ratio, NULL,
+                                 NULL));
+    }
     clt_info("packing_ratio: auto is %g", *ratio);
     return CLT_OK;
 }
 
-static clt_status open_plan(clt_finetune_plan *p, const clt_loader_params *lp, const clt_mds *mds) {
+static clt_status open_plan(clt_finetune_plan *p, const clt_loader_params *lp,
+                            const clt_finetune_shards *shards) {
     double ratio = p->f.packing_ratio;
     p->n = clt_finetune_samples_count(p->samples);
     p->row_size = lp->max_seq_len;
     p->shuffle = lp->shuffle && !lp->eval;
     p->seed = lp->shuffle_seed;
-    p->sequence = clt_try_calloc((size_t)p->n, sizeof *p->sequence);
-    p->sizes = clt_try_calloc((size_t)p->n, sizeof *p->sizes);
-    if (!p->sequence || !p->sizes)
-        return clt_no_memory("the order of the samples",
-                             (uint64_t)p->n * (sizeof *p->sequence + sizeof *p->sizes));
-    if (mds) CLT_TRY(open_order(p, lp, mds));
-    if (ratio <= 0) CLT_TRY(find_ratio(p, &ratio));
+    if (ratio <= 0) CLT_TRY(find_ratio(p, lp, shards, &ratio));
     p->packs = ratio > 1;
     p->read = p->packs ? (int64_t)((double)p->f.batch * ratio) : p->f.batch;
-    return CLT_OK;
+    return make_order(p, lp, shards, p->read);
 }
 
 clt_status clt_finetune_plan_create(const clt_loader_params *lp, const clt_finetune_samples *samples,
-                                    const clt_mds *mds, clt_finetune_plan **out) {
+                                    const clt_finetune_shards *shards, clt_finetune_plan **out) {
     clt_finetune_plan *p = clt_calloc(1, sizeof *p);
     p->samples = samples;
     p->f = lp->finetune;
     pthread_mutex_init(&p->lock, NULL);
     forget(p);
-    clt_status st = open_plan(p, lp, mds);
+    clt_status st = open_plan(p, lp, shards);
     if (st == CLT_OK)
         *out = p;
     else
@@ -257,8 +272,7 @@ void clt_finetune_plan_destroy(clt_finetune_plan *p) {
     }
     clt_free(p->sequence);
     clt_free(p->sizes);
-    clt_free(p->shard_samples);
-    clt_order_destroy(p->order);
+    clt_sequence_close(p->order);
     pthread_mutex_destroy(&p->lock);
     clt_free(p);
 }

@@ -13,11 +13,14 @@
 
 typedef struct clt_finetune_plan clt_finetune_plan;
 
-/* `samples` is borrowed. mds: where the samples are from, NULL: JSONL. CLT_BAD_CONFIG, CLT_NO_MEMORY. */
+/* `samples` is borrowed; nothing of `shards` is kept. CLT_BAD_CONFIG, CLT_BAD_DATA: what clt_sequence_open
+ * gives; CLT_NO_MEMORY. */
 clt_status clt_finetune_plan_create(const clt_loader_params *p, const clt_finetune_samples *samples,
-                                    const clt_mds *mds, clt_finetune_plan **out);
+                                    const clt_finetune_shards *shards, clt_finetune_plan **out);
 void clt_finetune_plan_destroy(clt_finetune_plan *p); /* NULL is allowed */
 
+/* Samples of an epoch. */
+int64_t clt_finetune_plan_samples(const clt_finetune_plan *p);
 /* Rows of an epoch. */
 clt_status clt_finetune_plan_rows(clt_finetune_plan *p, int64_t epoch, int64_t *rows);
 /* Samples of a row, in order, into *sample [*n], an array of *cap entries that grows as needed (clt_free).

@@ -123,18 +123,20 @@ static clt_status check_params(const clt_loader_params *p) {
 }
 
 static clt_status open_finetune(finetune_reader *r, const clt_loader_params *p) {
-    clt_mds *mds = NULL;
+    clt_finetune_shards shards;
     CLT_TRY(check_params(p));
     r->T = p->max_seq_len;
     r->base.layout = clt_text_layout(r->T, true);
-    clt_status st = clt_finetune_samples_load(p, &r->samples, &mds);
+    clt_status st = clt_finetune_samples_load(p, &r->samples, &shards);
     if (st == CLT_OK) {
         r->pad = clt_finetune_samples_pad(r->samples, &r->pads_left);
-        r->base.samples = clt_finetune_samples_count(r->samples);
-        st = clt_finetune_plan_create(p, r->samples, mds, &r->plan);
+        st = clt_finetune_plan_create(p, r->samples, &shards, &r->plan);
     }
-    if (st == CLT_OK) r->base.canonical_nodes = clt_finetune_plan_canonical_nodes(r->plan);
-    clt_mds_close(mds);
+    if (st == CLT_OK) {
+        r->base.samples = clt_finetune_plan_samples(r->plan);
+        r->base.canonical_nodes = clt_finetune_plan_canonical_nodes(r->plan);
+    }
+    clt_finetune_shards_free(&shards);
     return st;
 }
 

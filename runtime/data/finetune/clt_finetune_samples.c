@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "runtime/base/clt_io.h"
+#include "runtime/base/clt_json.h"
 #include "runtime/base/clt_thread.h"
 #include "runtime/data/clt_jsonl.h"
 #include "runtime/data/clt_reader.h"
@@ -30,7 +31,7 @@ struct clt_finetune_samples {
 
 /* A line that is being tokenized. */
 typedef struct {
-    clt_str text;        /* JSONL: the line; MDS: the prompt */
+    clt_str text;        /* JSONL: the line; MDS: the prompt, or the JSON column */
     clt_str response;    /* MDS */
     clt_jsonl_line line; /* JSONL */
     char *where;
@@ -50,6 +51,7 @@ typedef struct {
     clt_finetune_text text;
     int64_t eos;
     bool from_mds;
+    const char *json; /* MDS: the name of its JSON column; NULL: it has pairs of texts */
     int64_t read, dropped;
     slot slots[SLOTS];
 } loading;
@@ -165,10 +167,25 @@ static clt_status add_sample(loading *l, const slot *q) {
 
 /* --- tokenizing --- */
 
+/* A sample of MDS: messages, or turns that are ids. */
+static clt_status encode_column(loading *l, slot *q) {
+    json_t *list;
+    CLT_TRY(clt_json_parse_line(q->text.s, q->text.len, CLT_JSONL_MAX_DEPTH, q->where, &list));
+    const clt_status st = strcmp(l->json, "turns") == 0
+                              ? clt_finetune_read_turns(list, q->where, &q->turns)
+                              : clt_finetune_encode_chat(&l->text, list, q->where, &q->turns);
+    json_decref(list);
+    return st;
+}
+
 static void encode_slot(void *ctx, size_t index) {
     loading *l = ctx;
     slot *q = &l->slots[index];
     json_t *o = NULL, *example = NULL;
+    if (l->json) {
+        q->st = encode_column(l, q);
+        return;
+    }
     if (l->from_mds) {
         q->st = clt_finetune_encode_pair(&l->text, q->text.s, q->text.len, q->response.s, q->response.len,
                                          q->where, &q->turns);
@@ -266,17 +283,25 @@ static clt_status read_jsonl(loading *l) {
     return st;
 }
 
+static clt_status read_mds_sample(const loading *l, clt_mds *m, int64_t sample, slot *q) {
+    name_slot(q, clt_format("sample %lld of %s", (long long)sample, clt_mds_dir(m)));
+    return l->json ? clt_mds_get_json(m, sample, &q->text)
+                   : clt_mds_get_pair(m, sample, &q->text, &q->response);
+}
+
 static clt_status read_mds(loading *l, clt_mds *m) {
     const int64_t n = clt_mds_num_samples(m);
+    size_t count = 0, bytes = 0;
     l->from_mds = true;
-    for (int64_t at = 0; at < n; at += SLOTS) {
-        const size_t count = (size_t)CLT_MIN(n - at, SLOTS);
-        for (size_t i = 0; i < count; i++) {
-            slot *q = &l->slots[i];
-            CLT_TRY(clt_mds_get_pair(m, at + (int64_t)i, &q->text, &q->response));
-            name_slot(q, clt_format("sample %lld of %s", (long long)at + (long long)i, clt_mds_dir(m)));
-        }
+    l->json = clt_mds_json_column(m);
+    for (int64_t sample = 0; sample < n; sample++) {
+        slot *q = &l->slots[count];
+        CLT_TRY(read_mds_sample(l, m, sample, q));
+        bytes += q->text.len + q->response.len;
+        if (++count < SLOTS && bytes < MOST_BYTES && sample + 1 < n) continue;
         CLT_TRY(take_slots(l, count));
+        count = bytes = 0;
+        clt_progress(false, "%s: sample %lld of %lld", clt_mds_dir(m), (long long)sample + 1, (long long)n);
     }
     return CLT_OK;
 }
@@ -309,12 +334,48 @@ static clt_status open_tokenizer(loading *l) {
     return CLT_OK;
 }
 
-static clt_status load(loading *l, clt_mds **mds) {
+/* Adds the shards of stream i behind the `*n` of those before. */
+static clt_status add_shards(clt_finetune_shards *s, int i, const clt_mds *m, size_t *n) {
+    const size_t more = clt_mds_num_shards(m), bytes = (*n + more) * sizeof *s->samples;
+    int64_t *grown = clt_try_realloc(s->samples, bytes);
+    if (!grown) return clt_no_memory(clt_mds_dir(m), bytes);
+    s->samples = grown;
+    s->of_stream[i] = more;
+    for (size_t k = 0; k < more; k++) {
+        clt_mds_shard shard;
+        clt_mds_shard_info(m, k, &shard);
+        s->samples[(*n)++] = shard.samples;
+    }
+    return CLT_OK;
+}
+
+static clt_status read_streams(loading *l, clt_finetune_shards *shards) {
+    const int streams = CLT_MAX(l->p->n_streams, 1);
+    size_t n = 0;
+    shards->of_stream = clt_calloc((size_t)streams, sizeof *shards->of_stream);
+    for (int i = 0; i < streams; i++) {
+        const clt_loader_params p = l->p->n_streams ? clt_loader_params_of_stream(l->p, i) : *l->p;
+        clt_mds *m;
+        CLT_TRY(clt_reader_open_mds(&p, &m));
+        clt_status st = add_shards(shards, i, m, &n);
+        if (st == CLT_OK) st = read_mds(l, m);
+        clt_progress_end();
+        clt_mds_close(m);
+        CLT_TRY(st);
+    }
+    return CLT_OK;
+}
+
+void clt_finetune_shards_free(clt_finetune_shards *s) {
+    clt_free(s->samples);
+    clt_free(s->of_stream);
+    *s = (clt_finetune_shards){NULL, NULL};
+}
+
+static clt_status load(loading *l, clt_finetune_shards *shards) {
     CLT_TRY(open_tokenizer(l));
     CLT_TRY(list_end(l->s));
-    if (l->f->hf_name) return read_jsonl(l);
-    CLT_TRY(clt_reader_open_mds(l->p, mds));
-    return read_mds(l, *mds);
+    return l->f->hf_name ? read_jsonl(l) : read_streams(l, shards);
 }
 
 static void free_loading(loading *l) {
@@ -330,13 +391,14 @@ static void free_loading(loading *l) {
     clt_free(l);
 }
 
-clt_status clt_finetune_samples_load(const clt_loader_params *p, clt_finetune_samples **out, clt_mds **mds) {
+clt_status clt_finetune_samples_load(const clt_loader_params *p, clt_finetune_samples **out,
+                                     clt_finetune_shards *shards) {
     loading *l = clt_calloc(1, sizeof *l);
     l->p = p;
     l->f = &p->finetune;
     l->s = *out = clt_calloc(1, sizeof **out);
-    *mds = NULL;
-    clt_status st = load(l, mds);
+    *shards = (clt_finetune_shards){NULL, NULL};
+    clt_status st = load(l, shards);
     free_loading(l);
     return st;
 }

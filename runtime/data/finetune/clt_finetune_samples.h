@@ -5,15 +5,23 @@
 #define CLT_FINETUNE_SAMPLES_H
 
 #include "runtime/data/clt_loader.h"
-#include "runtime/data/clt_mds.h"
 
 typedef struct clt_finetune_samples clt_finetune_samples;
 
-/* p->finetune says where the samples are. In JSONL files, samples with an empty prompt or response, and those
- * without a target in the first p->max_seq_len tokens, are dropped; in an MDS data set, whose samples have
- * places, the second is an error. CLT_BAD_DATA names file and line or sample; CLT_BAD_CONFIG, CLT_IO,
- * CLT_NO_MEMORY. *mds: the open MDS data set, which the caller closes; NULL for JSONL files. */
-clt_status clt_finetune_samples_load(const clt_loader_params *p, clt_finetune_samples **out, clt_mds **mds);
+/* The shards of MDS data, from whose sizes the sample order is made. */
+typedef struct {
+    int64_t *samples;  /* of each shard, stream behind stream; NULL: the data are JSONL files */
+    size_t *of_stream; /* shards of each stream, or of the only data set */
+} clt_finetune_shards;
+void clt_finetune_shards_free(clt_finetune_shards *s);
+
+/* p->finetune says where the samples are, or p->local or p->streams; ids count through streams in order. In
+ * JSONL files, samples with an empty prompt or response, and those without a target in the first
+ * p->max_seq_len tokens, are dropped; in an MDS data set, whose samples have places, the second is an error.
+ * CLT_BAD_DATA names file and line or sample; CLT_BAD_CONFIG, CLT_IO, CLT_NO_MEMORY. The caller frees *out
+ * and *shards, also after a failure. */
+clt_status clt_finetune_samples_load(const clt_loader_params *p, clt_finetune_samples **out,
+                                     clt_finetune_shards *shards);
 void clt_finetune_samples_free(clt_finetune_samples *s); /* NULL is allowed */
 
 int64_t clt_finetune_samples_count(const clt_finetune_samples *s);

@@ -24,7 +24,9 @@ static clt_status fail(const clt_jsonl_line *at, const char *key, const char *te
 
 static clt_status check_string(const clt_jsonl_line *at, json_t *o, const char *key) {
     const char *text;
-    return clt_jsonl_get_str(at, o, key, &text, NULL);
+    size_t bytes;
+    CLT_TRY(clt_jsonl_get_str(at, o, key, &text, &bytes));
+    return strlen(text) == bytes ? CLT_OK : fail(at, key, "has a NUL character");
 }
 
 static clt_status check_strings(const clt_jsonl_line *at, json_t *list, const char *key, size_t least) {
@@ -32,7 +34,11 @@ static clt_status check_strings(const clt_jsonl_line *at, json_t *list, const ch
     size_t i;
     if (!json_is_array(list) || json_array_size(list) < least)
         return fail(at, key, least ? "must be a list with at least 1 string" : "must be a list of strings");
-    json_array_foreach(list, i, v) if (!json_is_string(v)) return fail(at, key, "must have strings only");
+    json_array_foreach(list, i, v) {
+        if (!json_is_string(v)) return fail(at, key, "must have strings only");
+        if (strlen(json_string_value(v)) != json_string_length(v))
+            return fail(at, key, "has a NUL character");
+    }
     return CLT_OK;
 }
 

@@ -69,7 +69,8 @@ static const clt_key keys[] = {
         .nullable = true),
     KEY("cot_delimiter", cot_delimiter, "\"\"", "generation: text between chain of thought and answer"),
     LIST("early_stopping_criteria", early_stopping_criteria, "null",
-         "generation: strings at which a text ends; they are no regular expressions", .nullable = true),
+         "generation: strings at which a text ends; it is cut at their first match as regular expressions",
+         .nullable = true),
     KEY("do_normalization", do_normalization, "true", "generation: compare normalised answers"),
     CLT_KEY_OF(&clt_kind_map, clt_icl_task, "generation_kwargs", generation_kwargs, "null",
                "generation: max_new_tokens is honoured", .nullable = true),
@@ -138,9 +139,17 @@ static clt_status read_stops(task_reader *k) {
     json_array_foreach(k->t->early_stopping_criteria, i, v) {
         const char *s = json_string_value(v);
         if (!s || !*s) return fail(k, "early_stopping_criteria", "must have strings that are not empty");
+        if (clt_icl_stop_is_pattern(s))
+            clt_warn("%s: early_stopping_criteria '%s' is searched for as a text while tokens are generated, "
+                     "and as a regular expression where the text is cut, as LLM Foundry does",
+                     k->t->label, s);
         k->t->stop[k->t->n_stop++] = s;
     }
-    return CLT_OK;
+    clt_error_quiet(true);
+    const clt_status st = clt_icl_stops_create(k->t->stop, k->t->n_stop, &k->t->stops);
+    clt_error_quiet(false);
+    if (st == CLT_BAD_CONFIG) return fail(k, "early_stopping_criteria", clt_last_error());
+    return st;
 }
 
 /* Values that ask for greedy generation are accepted. */
@@ -214,7 +223,10 @@ clt_status clt_icl_tasks_read(clt_schema_reader *r, const char *path, json_t *li
 }
 
 void clt_icl_tasks_free(clt_icl_tasks *t) {
-    for (size_t i = 0; i < t->n; i++) clt_free(t->task[i].stop);
+    for (size_t i = 0; i < t->n; i++) {
+        clt_free(t->task[i].stop);
+        clt_icl_stops_destroy(t->task[i].stops);
+    }
     clt_free(t->task);
     *t = (clt_icl_tasks){0};
 }

@@ -3,6 +3,7 @@
 #define CLT_ICL_TASK_H
 
 #include "runtime/base/clt_schema.h"
+#include "runtime/data/icl/clt_icl_stops.h"
 
 typedef enum { CLT_ICL_LM, CLT_ICL_CHOICE, CLT_ICL_SCHEMA, CLT_ICL_GENERATION } clt_icl_kind;
 
@@ -37,6 +38,7 @@ typedef struct {
     json_t *early_stopping_criteria, *generation_kwargs;
     const char **stop; /* [n_stop] early_stopping_criteria */
     size_t n_stop;
+    clt_icl_stops *stops;   /* all of them */
     int64_t max_new_tokens; /* 0: the longest answer */
 } clt_icl_task;
 

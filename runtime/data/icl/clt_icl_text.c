@@ -74,16 +74,61 @@ static void add_char(clt_str *b, int32_t c, const char *raw, size_t bytes) {
         clt_str_addn(b, (const char *)u, (size_t)utf8proc_encode_char(c, u));
 }
 
-/* Lower case, with blanks for punctuation. */
+/* --- str.lower() --- */
+
+/* The property Cased, but for some modifier letters and marks. */
+static bool is_cased(int32_t c) {
+    const int category = c < 0 ? 0 : utf8proc_category(c);
+    return category == UTF8PROC_CATEGORY_LU || category == UTF8PROC_CATEGORY_LL ||
+           category == UTF8PROC_CATEGORY_LT || c == 0xaa || c == 0xba || (c >= 0x2160 && c <= 0x217f) ||
+           (c >= 0x24b6 && c <= 0x24e9);
+}
+
+/* The property Case_Ignorable. */
+static bool is_passed_over(int32_t c) {
+    static const int32_t marks[] = {0x27,   0x2e,   0x3a,   0xb7,   0x387,  0x55f,  0x5f4,  0x2018, 0x2019,
+                                    0x2024, 0x2027, 0xfe13, 0xfe52, 0xfe55, 0xff07, 0xff0e, 0xff1a};
+    for (size_t i = 0; i < CLT_COUNT_OF(marks); i++)
+        if (marks[i] == c) return true;
+    switch (c < 0 ? UTF8PROC_CATEGORY_CN : utf8proc_category(c)) {
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_CF:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_SK:
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* The first character from s on that is not passed over has a case. */
+static bool meets_cased(const char *s, size_t bytes) {
+    for (size_t i = 0, n; i < bytes; i += n) {
+        const int32_t c = next_char(s + i, bytes - i, &n);
+        if (!is_passed_over(c)) return is_cased(c);
+    }
+    return false;
+}
+
+/* Lower case, with blanks for punctuation. A capital sigma behind a letter ends a word if none follows. */
 static void simplify(const char *s, size_t bytes, clt_str *out) {
+    bool in_word = false; /* the last character that is not passed over has a case */
     size_t n;
     clt_str_add(out, "");
     for (size_t i = 0; i < bytes; i += n) {
-        int32_t c = next_char(s + i, bytes - i, &n);
-        if (c >= 0) c = is_punctuation(c) ? ' ' : utf8proc_tolower(c);
-        add_char(out, c, s + i, n);
+        const int32_t c = next_char(s + i, bytes - i, &n);
+        if (c == 0x130)
+            clt_str_add(out, "i\xcc\x87");
+        else if (c == 0x3a3)
+            clt_str_add(out, in_word && !meets_cased(s + i + n, bytes - i - n) ? "\xcf\x82" : "\xcf\x83");
+        else
+            add_char(out, c < 0 ? c : is_punctuation(c) ? ' ' : utf8proc_tolower(c), s + i, n);
+        if (!is_passed_over(c)) in_word = is_cased(c);
     }
 }
+
+/* --- normalisation --- */
 
 static bool is_article(const char *s, size_t n) {
     return (n == 1 && *s == 'a') || (n == 2 && memcmp(s, "an", 2) == 0) ||
@@ -121,23 +166,11 @@ void clt_icl_normalize(const char *s, size_t bytes, clt_str *out) {
     clt_str_free(&t);
 }
 
-/* The first of the stop strings in `text`; its end if there is none. */
-static size_t find_stop(const char *text, const char *const *stop, size_t n_stop) {
-    size_t end = strlen(text);
-    for (size_t i = 0; i < n_stop; i++) {
-        const char *at = *stop[i] ? strstr(text, stop[i]) : NULL;
-        if (at && (size_t)(at - text) < end) end = (size_t)(at - text);
-    }
-    return end;
-}
-
-void clt_icl_answer(const char *text, const char *const *stop, size_t n_stop, const char *delimiter,
-                    bool normalize, clt_str *out) {
-    char *part = clt_strndup(text, find_stop(text, stop, n_stop));
+void clt_icl_answer(const char *text, size_t bytes, const char *delimiter, bool normalize, clt_str *out) {
+    char *part = clt_strndup(text, bytes);
     const char *from = part;
     if (*delimiter)
         for (const char *at; (at = strstr(from, delimiter));) from = at + strlen(delimiter);
-    size_t bytes;
     if (normalize) {
         clt_icl_normalize(from, strlen(from), out);
     } else {
@@ -145,4 +178,27 @@ void clt_icl_answer(const char *text, const char *const *stop, size_t n_stop, co
         clt_str_addn(out, from, bytes);
     }
     clt_free(part);
+}
+
+static void replace_all(clt_str *text, const char *from, const char *to) {
+    const size_t n = strlen(from), shorter = strlen(to);
+    size_t end = 0;
+    for (size_t i = 0; i < text->len;) {
+        if (text->len - i >= n && memcmp(text->s + i, from, n) == 0) {
+            memcpy(text->s + end, to, shorter);
+            end += shorter;
+            i += n;
+        } else {
+            text->s[end++] = text->s[i++];
+        }
+    }
+    text->len = end;
+    if (text->s) text->s[end] = 0;
+}
+
+void clt_icl_clean_up(clt_str *text) {
+    static const char *const pairs[][2] = {{" .", "."},     {" ?", "?"},     {" !", "!"},   {" ,", ","},
+                                           {" ' ", "'"},    {" n't", "n't"}, {" 'm", "'m"}, {" 's", "'s"},
+                                           {" 've", "'ve"}, {" 're", "'re"}};
+    for (size_t i = 0; i < CLT_COUNT_OF(pairs); i++) replace_all(text, pairs[i][0], pairs[i][1]);
 }

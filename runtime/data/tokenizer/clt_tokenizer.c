@@ -51,6 +51,9 @@ int64_t clt_tokenizer_unk_id(const clt_tokenizer *t) {
 bool clt_tokenizer_pads_left(const clt_tokenizer *t) {
     return t->pads_left;
 }
+bool clt_tokenizer_cleans_up(const clt_tokenizer *t) {
+    return t->cleans_up;
+}
 unsigned clt_tokenizer_default_flags(const clt_tokenizer *t) {
     return t->default_flags;
 }

@@ -33,7 +33,7 @@ typedef struct {
 struct clt_tokenizer {
     const clt_tokenizer_ops *ops;
     int64_t vocab_size, bos_id, eos_id, pad_id, unk_id; /* ids: -1 for none */
-    bool pads_left;
+    bool pads_left, cleans_up;
     unsigned default_flags;
     size_t strip; /* spaces that decoding removes at the beginning of a text */
     struct {

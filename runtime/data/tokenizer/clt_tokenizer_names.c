@@ -116,6 +116,9 @@ static clt_status read_config(clt_json_tokenizer *t, json_t *config, json_t *map
     if (t->base.unk_id < 0 && !config) t->base.unk_id = t->bpe.unk;
     const int class = class_of(config);
     t->base.pads_left = side ? strcmp(side, "left") == 0 : class >= 0 && classes[class].pads_left;
+    t->base.cleans_up = flag(config, "clean_up_tokenization_spaces", false);
+    /* Transformers sets the pre-tokenizer to its own value, also where tokenizer.json has another one. */
+    if (config) clt_tokenizer_set_prefix_space(t, flag(config, "add_prefix_space", false));
     return make_template(t, config);
 }
 

@@ -255,6 +255,8 @@ void clt_config_free(clt_config *c);
  * evaluation. Borrows from c. max_rows is the global batch. */
 void clt_config_loader_params(const clt_config *c, const clt_loader_config *l, int ranks,
                               clt_loader_params *out);
+/* CLT_BAD_DATA if the training data, with so many samples in an epoch, give no batch. */
+clt_status clt_config_check_batches(const clt_config *c, int64_t samples, int64_t batches);
 
 /* Whether the loader names data: the configuration may leave that out. */
 bool clt_loader_config_has_data(const clt_loader_config *l);

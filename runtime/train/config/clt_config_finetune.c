@@ -102,27 +102,19 @@ static bool has_finetune_keys(const clt_finetune_config *f) {
            f->max_leftover >= 0 || f->target_prompts >= 0 || f->target_responses != CLT_TARGET_LAST;
 }
 
-/* A single stream is a data set like any other; drawing from it, or from several, is not supported. */
-static bool mixes_streams(const json_t *streams) {
-    const char *name;
-    json_t *one;
-    json_object_foreach((json_t *)streams, name, one) if (json_object_get(one, "repeat") ||
-                                                          json_object_get(one, "choose")) return true;
-    return json_object_size(streams) > 1;
-}
-
 static clt_status check_place(clt_schema_reader *r, const char *path, const clt_loader_config *l) {
     clt_status st = CLT_OK;
     char *name = clt_format("%s.dataset.hf_name", path), *local = clt_format("%s.dataset.local", path),
-         *streams = clt_format("%s.dataset.streams", path);
+         *method = clt_format("%s.dataset.batching_method", path);
     if (l->finetune.hf_name && (l->local || l->remote || l->streams_map))
         st = clt_config_fail_both(r, name, local, "the data are either JSONL files or MDS shards");
-    else if (mixes_streams(l->streams_map))
-        st = clt_schema_fail(r, streams,
-                             "cannot mix or repeat fine-tuning data: write them to one MDS data set");
+    else if (l->batching_method && strcmp(l->batching_method, "device_per_stream") == 0)
+        st = clt_schema_fail(r, method,
+                             "is device_per_stream, which divides a batch by ranks; rows of fine-tuning data "
+                             "do not depend on ranks: use per_stream or another one");
     clt_free(name);
     clt_free(local);
-    clt_free(streams);
+    clt_free(method);
     return st;
 }
 
@@ -149,7 +141,7 @@ clt_status clt_config_check_finetune(clt_schema_reader *r, clt_config *c, const 
             remark_keys(c, path, "hf_name, packing_ratio, target_prompts and others", "finetuning");
         return CLT_OK;
     }
-    if (l->eos_token_id >= 0 || l->bos_token_id >= 0 || l->epoch_size || l->replication > 1)
+    if (l->eos_token_id >= 0 || l->bos_token_id >= 0 || (files && l->epoch_size) || l->replication > 1)
         remark_keys(c, path, "eos_token_id, bos_token_id, epoch_size, replication", "text");
     if (l->finetune.preprocessing && !files)
         remark_keys(c, path, "preprocessing_fn", "finetuning with hf_name");

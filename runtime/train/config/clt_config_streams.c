@@ -165,12 +165,18 @@ void clt_config_loader_params(const clt_config *c, const clt_loader_config *l, i
     out->bos_token_id = l->bos_token_id;
     out->finetuning = l->kind == CLT_LOADER_FINETUNING;
     out->finetune = clt_config_finetune_params(c, l);
-    if (out->finetuning && l->n_streams == 1) {
-        const clt_loader_stream *only = l->streams;
-        out->local = only->local;
-        out->remote = only->remote;
-        if (only->split) out->split = only->split;
-        if (only->validate_hash) out->validate_hash = only->validate_hash;
-        out->n_streams = 0;
-    }
+}
+
+clt_status clt_config_check_batches(const clt_config *c, int64_t samples, int64_t batches) {
+    const clt_loader_config *l = &c->train;
+    const bool packs = l->kind == CLT_LOADER_FINETUNING && l->finetune.packing_ratio != 1;
+    if (batches > 0) return CLT_OK;
+    return clt_error(CLT_BAD_DATA,
+                     "%s has %lld samples in an epoch, less than one batch (global_train_batch_size %lld%s): "
+                     "use more data or a smaller batch",
+                     l->local              ? l->local
+                     : l->finetune.hf_name ? l->finetune.hf_name
+                                           : "train_loader.dataset.streams",
+                     (long long)samples, (long long)c->global_train_batch_size,
+                     packs ? " times packing_ratio" : "");
 }

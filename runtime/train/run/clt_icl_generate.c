@@ -4,6 +4,7 @@
  * values; the common length follows from where the rows met their ends. */
 #include <string.h>
 
+#include "runtime/data/icl/clt_icl_text.h"
 #include "runtime/train/run/clt_generate.h"
 #include "runtime/train/run/clt_icl_run.h"
 
@@ -53,6 +54,7 @@ static clt_status decode(const batch *b, const int32_t *ids, size_t n, bool skip
         if (ids[i] < known) kept[k++] = ids[i];
     clt_str_add(out, "");
     clt_status st = clt_tokenizer_decode(b->s->tok, kept, k, skip_special, out);
+    if (st == CLT_OK && clt_tokenizer_cleans_up(b->s->tok)) clt_icl_clean_up(out);
     clt_free(kept);
     return st;
 }

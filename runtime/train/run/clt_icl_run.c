@@ -33,6 +33,13 @@ static clt_status check_lengths(const item_batch *b, size_t i) {
     return CLT_OK;
 }
 
+static bool has_padding(const clt_icl_set *s, const clt_icl_row *row) {
+    const int64_t pad = clt_tokenizer_pad_id(s->tok), id = pad >= 0 ? pad : clt_tokenizer_eos_id(s->tok);
+    for (size_t i = 0; i < row->n; i++)
+        if (row->ids[i] == id) return true;
+    return false;
+}
+
 static clt_status make_items(item_batch *b) {
     for (size_t i = 0; i < b->n; i++) {
         CLT_TRY(clt_icl_set_item(b->s, b->first + i, &b->item[i]));
@@ -72,27 +79,30 @@ static clt_status count_passes(const item_batch *b, int64_t *passes) {
     return st;
 }
 
-static bool is_right(const clt_icl_set *s, const clt_icl_item *item, const char *output) {
+static clt_status check_answer(const clt_icl_set *s, const clt_icl_item *item, const char *output,
+                               bool *right) {
     const clt_icl_task *t = s->task;
     clt_str got = {0};
-    bool right = false;
-    clt_icl_answer(output, t->stop, t->n_stop, t->cot_delimiter, t->do_normalization, &got);
-    for (size_t i = 0; i < item->labels.n && !right; i++) {
+    size_t bytes;
+    CLT_TRY(clt_icl_stops_find(t->stops, output, &bytes));
+    clt_icl_answer(output, bytes, t->cot_delimiter, t->do_normalization, &got);
+    *right = false;
+    for (size_t i = 0; i < item->labels.n && !*right; i++) {
         clt_str want = {0};
-        clt_icl_answer(item->labels.v[i], NULL, 0, "", t->do_normalization, &want);
-        right = strncmp(got.s, want.s, want.len) == 0;
+        clt_icl_answer(item->labels.v[i], strlen(item->labels.v[i]), "", t->do_normalization, &want);
+        *right = strncmp(got.s, want.s, want.len) == 0;
         clt_str_free(&want);
     }
     clt_str_free(&got);
-    return right;
+    return CLT_OK;
 }
 
-static void count_items(item_batch *b, clt_icl_sums *sums) {
+static clt_status count_items(item_batch *b, clt_icl_sums *sums) {
     const bool generated = b->s->task->kind == CLT_ICL_GENERATION;
     for (size_t i = 0, k = 0; i < b->n; k += b->item[i++].n_rows) {
         clt_icl_outcome o = {.score = generated ? NULL : b->score + k, .output = b->output[i].s};
         if (generated) {
-            o.correct = is_right(b->s, &b->item[i], o.output);
+            CLT_TRY(check_answer(b->s, &b->item[i], o.output, &o.correct));
             sums->total++;
             sums->correct += o.correct;
         } else {
@@ -100,6 +110,7 @@ static void count_items(item_batch *b, clt_icl_sums *sums) {
         }
         if (b->r->item) b->r->item(b->r->ctx, b->s, b->first + i, &b->item[i], &o);
     }
+    return CLT_OK;
 }
 
 static clt_status run_batch(const clt_icl_run *r, const clt_icl_set *s, size_t first, size_t n,
@@ -114,7 +125,8 @@ static clt_status run_batch(const clt_icl_run *r, const clt_icl_set *s, size_t f
         st = clt_icl_generate(r, s, b.row, n, b.output);
     else if (st == CLT_OK)
         st = clt_icl_score_rows(r, b.row, b.n_rows, passes, b.score);
-    if (st == CLT_OK) count_items(&b, sums);
+    if (st == CLT_OK) st = count_items(&b, sums);
+    for (size_t i = 0; i < b.n_rows && st == CLT_OK; i++) sums->padded += has_padding(s, b.row[i]);
     free_batch(&b);
     return st;
 }
@@ -133,6 +145,9 @@ clt_status clt_icl_run_set(const clt_icl_run *r, const clt_icl_set *s, clt_icl_r
         if (clt_group_stop(r->group)) return CLT_STOPPED;
     }
     CLT_TRY(clt_group_sum_i64(r->group, (int64_t *)&sums, sizeof sums / sizeof(int64_t)));
+    if (sums.padded)
+        clt_warn("%s: %lld rows have the padding token in their text; LLM Foundry masks it, cltrain reads it",
+                 s->label, (long long)sums.padded);
     *out = (clt_icl_result){.samples = sums.total, .seconds = clt_now() - start};
     for (int m = 0; m < CLT_ICL_METRICS; m++) out->value[m] = clt_icl_sums_metric(&sums, (clt_icl_metric)m);
     return CLT_OK;

@@ -65,6 +65,7 @@ enum { CLT_ICL_BUCKETS = 10 };
 typedef struct {
     int64_t total, correct;
     int64_t in_bucket[CLT_ICL_BUCKETS], right_in_bucket[CLT_ICL_BUCKETS];
+    int64_t padded; /* rows that have the padding token in their text */
 } clt_icl_sums;
 
 /* Counts an item; *chosen and *correct receive the result. */

@@ -98,12 +98,17 @@ static void add_item(void *ctx, const clt_icl_set *s, size_t i, const clt_icl_it
 
 /* --- results --- */
 
-/* Rows of each batch, as Foundry makes them on one rank. */
-static json_t *batch_rows(const clt_icl_set *s) {
-    json_t *list = json_array();
-    for (size_t i = 0; i < s->n; i += s->batch_items)
-        json_array_append_new(list,
-                              json_integer((json_int_t)(CLT_MIN(s->batch_items, s->n - i) * s->choices)));
+/* Rows of each batch, as Foundry makes them on one rank: an item has one, or one for each of its choices. */
+static json_t *batch_rows(const clt_icl_set *s, const json_t *items) {
+    json_t *list = json_array(), *item;
+    size_t i, rows = 0;
+    json_array_foreach(items, i, item) {
+        const json_t *choices = json_object_get(item, "choices");
+        rows += choices ? json_array_size(choices) : 1;
+        if ((i + 1) % s->batch_items && i + 1 < json_array_size(items)) continue;
+        json_array_append_new(list, json_integer((json_int_t)rows));
+        rows = 0;
+    }
     return list;
 }
 
@@ -127,7 +132,7 @@ static clt_status print_set(const clt_run *r, const clt_icl_set *s, const clt_ic
     json_object_set_new(o, "batch", json_integer(r->progress.now.batch));
     json_object_set_new(o, "metrics", metrics);
     json_object_set_new(o, "samples", json_integer(x->samples));
-    if (items) json_object_set_new(o, "batch_rows", batch_rows(s));
+    if (items) json_object_set_new(o, "batch_rows", batch_rows(s, items));
     if (items) json_object_set(o, "items", items);
     return print_document(o);
 }

@@ -52,15 +52,7 @@ static clt_status open_data(clt_run *r) {
     r->progress.batches_per_epoch = clt_loader_batches(r->train, G, c->train.drop_last);
     if (c->train_subset_num_batches > 0)
         r->progress.batches_per_epoch = CLT_MIN(r->progress.batches_per_epoch, c->train_subset_num_batches);
-    if (r->progress.batches_per_epoch == 0)
-        return clt_error(
-            CLT_BAD_DATA,
-            "%s has %lld samples in an epoch, less than one batch (global_train_batch_size %lld): use more "
-            "data or a smaller batch",
-            c->train.local              ? c->train.local
-            : c->train.finetune.hf_name ? c->train.finetune.hf_name
-                                        : "train_loader.dataset.streams",
-            (long long)clt_loader_num_samples(r->train), (long long)G);
+    CLT_TRY(clt_config_check_batches(c, clt_loader_num_samples(r->train), r->progress.batches_per_epoch));
     if (clt_run_epoch_over(r, r->progress.now.epoch, r->progress.now.sample_in_epoch,
                            r->progress.now.batch_in_epoch))
         clt_timestamp_end_epoch(&r->progress.now);
