@@ -348,6 +348,99 @@ static void test_roles(void **state) {
     clt_error_quiet(false);
 }
 
+/* The ids of "a" are those of " a" where a space comes first. */
+static void check_prefix_space(const char *pre, const char *config, bool want) {
+    int32_t ids[4];
+    size_t n;
+    char *file = clt_format("{\"model\":{\"vocab\":{\"a\":0,\"\xc4\xa0\":1},\"merges\":[]},"
+                            "\"pre_tokenizer\":%s,\"decoder\":" BYTE_LEVEL "}",
+                            pre);
+    clt_error_quiet(true); /* they may not be there */
+    clt_io_unlink(FOLDER "/tokenizer_config.json");
+    clt_io_unlink(FOLDER "/special_tokens_map.json");
+    clt_error_quiet(false);
+    write_file("tokenizer.json", file);
+    if (config) write_file("tokenizer_config.json", config);
+    clt_tokenizer *t = open_or_fail(FOLDER);
+    assert_int_equal(clt_tokenizer_encode(t, "a", 1, 0, ids, 4, &n), CLT_OK);
+    if (n != (want ? 2 : 1)) fail_msg("%s with %s: %zu ids", pre, config ? config : "no file", n);
+    clt_tokenizer_close(t);
+    clt_free(file);
+}
+
+/* The ids of text with the vocabulary a, b, ab, <bytes of U+180E> by a Split that removes what `regex`
+ * matches. */
+static void check_class(const char *regex, const char *text, const char *left) {
+    static const char vocab[] = "{\"a\":0,\"b\":1,\" \":2,\"\\u180e\":3,\"\\u0301\":4,\"\\u2460\":5,"
+                                "\"\\u24b6\":6,\"\\u3000\":7,\"-\":8}";
+    int32_t ids[32];
+    size_t n;
+    clt_str back = {0};
+    char *file = clt_format("{\"model\":{\"vocab\":%s,\"merges\":[]},\"pre_tokenizer\":{\"type\":\"Split\","
+                            "\"behavior\":\"Removed\",\"pattern\":{\"Regex\":\"%s\"}},"
+                            "\"decoder\":{\"type\":\"Fuse\"}}",
+                            vocab, regex);
+    write_file("tokenizer.json", file);
+    clt_tokenizer *t = open_or_fail(FOLDER "/tokenizer.json");
+    assert_int_equal(clt_tokenizer_encode(t, text, strlen(text), 0, ids, CLT_COUNT_OF(ids), &n), CLT_OK);
+    assert_int_equal(clt_tokenizer_decode(t, ids, n, false, &back), CLT_OK);
+    if (strcmp(back.s ? back.s : "", left) != 0)
+        fail_msg("%s leaves '%s', not '%s'", regex, back.s ? back.s : "", left);
+    clt_str_free(&back);
+    clt_tokenizer_close(t);
+    clt_free(file);
+}
+
+static void refused_class(const char *regex, const char *says) {
+    char *file = clt_format("{" MODEL ",\"pre_tokenizer\":{\"type\":\"Split\",\"behavior\":\"Isolated\","
+                            "\"pattern\":{\"Regex\":\"%s\"}}}",
+                            regex);
+    refused(file, CLT_BAD_CONFIG, says);
+    clt_free(file);
+}
+
+/* Classes of characters as the package has them: U+180E is no space, a circled number is no character of a
+ * word, a mark and a circled letter are. */
+static void test_classes(void **state) {
+    (void)state;
+#define MONGOLIAN "\xe1\xa0\x8e"
+#define ACUTE "\xcc\x81"
+#define ONE "\xe2\x91\xa0"
+#define CIRCLED_A "\xe2\x92\xb6"
+#define WIDE "\xe3\x80\x80"
+    static const char text[] = "a -" MONGOLIAN ACUTE ONE CIRCLED_A WIDE "b";
+    check_class("\\\\s+", text, "a-" MONGOLIAN ACUTE ONE CIRCLED_A "b");
+    check_class("\\\\S+", text, " " WIDE);
+    check_class("[^\\\\s]", text, " " WIDE);
+    check_class("[\\\\S]", text, " " WIDE);
+    check_class("[^\\\\S]", text, "a-" MONGOLIAN ACUTE ONE CIRCLED_A "b");
+    check_class("[\\\\s-]", text, "a" MONGOLIAN ACUTE ONE CIRCLED_A "b");
+    check_class("\\\\w", text, " -" MONGOLIAN ONE WIDE);
+    check_class("\\\\W", text, "a" ACUTE CIRCLED_A "b");
+    check_class("[^]\\\\w]", text, "a" ACUTE CIRCLED_A "b");
+    check_class("[[:digit:]\\\\s]", text, "a-" MONGOLIAN ACUTE ONE CIRCLED_A "b");
+    refused_class("[^\\\\W]", "\\W inside of [...] is not supported");
+    refused_class("[a[b]]", "a class inside of [...] is not supported");
+    refused_class("[a&&b]", "&& inside of [...] is not supported");
+    check_class("[[:alpha:]a]\\\\s", text, "-" MONGOLIAN ACUTE ONE CIRCLED_A WIDE "b");
+}
+
+/* add_prefix_space of tokenizer_config.json, as transformers 4.51 reads it. */
+static void test_prefix_space(void **state) {
+    (void)state;
+#define PREFIXED "{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"use_regex\":false}"
+    check_prefix_space(BYTE_LEVEL, NULL, false);
+    check_prefix_space(BYTE_LEVEL, "{\"add_prefix_space\":true}", true);
+    check_prefix_space(BYTE_LEVEL, "{\"add_prefix_space\":1}", false);
+    check_prefix_space(PREFIXED, NULL, true);
+    check_prefix_space(PREFIXED, "{}", false);
+    check_prefix_space(PREFIXED, "{\"add_prefix_space\":false}", false);
+    check_prefix_space(PREFIXED, "{\"add_prefix_space\":null}", true);
+    check_prefix_space(PREFIXED, "{\"tokenizer_class\":\"LlamaTokenizerFast\",\"add_bos_token\":false}",
+                       true);
+    check_prefix_space("{\"type\":\"Sequence\",\"pretokenizers\":[" PREFIXED "]}", "{}", true);
+}
+
 static memfs *fs;
 
 static int mount(void **state) {
@@ -365,9 +458,11 @@ static int unmount(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_neox),    cmocka_unit_test(test_llama3),        cmocka_unit_test(test_flags),
-        cmocka_unit_test(test_qwen2),   cmocka_unit_test(test_sentencepiece), cmocka_unit_test(test_tokens),
-        cmocka_unit_test(test_refused), cmocka_unit_test(test_roles),
+        cmocka_unit_test(test_neox),          cmocka_unit_test(test_llama3),
+        cmocka_unit_test(test_flags),         cmocka_unit_test(test_qwen2),
+        cmocka_unit_test(test_sentencepiece), cmocka_unit_test(test_tokens),
+        cmocka_unit_test(test_refused),       cmocka_unit_test(test_roles),
+        cmocka_unit_test(test_prefix_space),  cmocka_unit_test(test_classes),
     };
     return cmocka_run_group_tests(tests, mount, unmount);
 }

@@ -52,6 +52,7 @@ typedef struct {
     clt_normalize_step normalize[CLT_MAX_STEPS];
     clt_pre_step pre[CLT_MAX_STEPS];
     size_t n_normalize, n_pre;
+    bool byte_level_alone;   /* the pre-tokenizer is ByteLevel, not a Sequence that has it */
     bool cuts;               /* a text can be divided before a space that follows an ASCII letter or digit */
     bool *special, *is_byte; /* by id; is_byte: the decoder makes a byte of the token */
     bool byte_level_decoder, byte_fallback_decoder; /* what the decoder makes of a token */

@@ -148,6 +148,7 @@ static clt_status read_pre_tokenizer(clt_json_tokenizer *t, json_t *o) {
 
 clt_status clt_tokenizer_read_steps(clt_json_tokenizer *t, json_t *root) {
     t->cuts = true;
+    t->byte_level_alone = strcmp(type_of(json_object_get(root, "pre_tokenizer")), "ByteLevel") == 0;
     CLT_TRY(each_of(t, json_object_get(root, "normalizer"), "normalizers", "normalizer", read_normalizer));
     return each_of(t, json_object_get(root, "pre_tokenizer"), "pretokenizers", "pre_tokenizer",
                    read_pre_tokenizer);
@@ -305,6 +306,7 @@ static clt_status make_pieces(clt_json_tokenizer *t) {
     t->pieces = clt_try_calloc(n, sizeof *t->pieces);
     t->is_byte = clt_try_calloc(n, sizeof *t->is_byte);
     if (!t->pieces || !t->is_byte) return clt_no_memory("the texts of tokens", n * sizeof *t->pieces);
+    clt_str_add(&t->piece_arena, ""); /* a vocabulary may have no text at all */
     for (size_t id = 0; id < n; id++) {
         const char *text = clt_tokenizer_text(&t->base, (int64_t)id);
         const size_t from = t->piece_arena.len;
