@@ -36,6 +36,9 @@ struct clt_tokenizer {
     bool pads_left;
     unsigned default_flags;
     size_t strip; /* spaces that decoding removes at the beginning of a text */
+    /* By id, whether a token is one byte of a run that is UTF-8 as a whole, or U+FFFD for each of its bytes;
+     * the other tokens are UTF-8. NULL: tokens are any bytes. */
+    const bool *in_run;
     struct {
         int32_t *ids;
         size_t n;

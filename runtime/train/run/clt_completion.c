@@ -159,8 +159,10 @@ static clt_status score_prompt(completion *c) {
     return CLT_OK;
 }
 
-/* Cuts the text at the first stop text. */
-static void look_for_stop(completion *c) {
+/* Cuts the text at the first stop text, which may be in bytes that the decoder holds back. */
+static void look_for_stop(completion *c, const clt_token_decoder *decoder) {
+    const size_t known = c->text.len;
+    clt_token_decoder_peek(decoder, &c->text);
     for (size_t i = 0; i < c->r->stop.n && c->text.s; i++) {
         char *at = strstr(c->text.s, c->r->stop.v[i]);
         if (!at) continue;
@@ -168,6 +170,9 @@ static void look_for_stop(completion *c) {
         c->text.len = (size_t)(at - c->text.s);
         c->stopped = true;
     }
+    if (c->stopped || !c->text.s) return;
+    c->text.len = known;
+    c->text.s[known] = 0;
 }
 
 static clt_status continue_text(completion *c) {
@@ -185,7 +190,7 @@ static clt_status continue_text(completion *c) {
         c->stopped = id == eos;
         if (!c->stopped && id < clt_tokenizer_vocab_size(c->tok))
             CLT_TRY(clt_token_decoder_add(&decoder, id, &c->text));
-        look_for_stop(c);
+        look_for_stop(c, &decoder);
     }
     if (!c->stopped) clt_token_decoder_end(&decoder, &c->text);
     return CLT_OK;
