@@ -142,6 +142,29 @@ static void check_stream(const clt_tokenizer *t, json_t *cases, unsigned flags) 
     clt_str_free(&text);
 }
 
+/* Text without a place to cut, in small pieces: each piece is searched once. Minutes pass if everything that
+ * is held back is searched again for every piece. */
+static void test_held_text(void **state) {
+    (void)state;
+    enum { PIECE = 64, PIECES = 1 << 17 };
+    clt_tokenizer *t = open_or_fail(SETS "llama3_mini");
+    const size_t most = (size_t)PIECE * PIECES + 2;
+    collected got = {clt_malloc(most * sizeof(int32_t)), 0, most};
+    clt_token_encoder *e = clt_token_encoder_create(t, 0, collect, &got);
+    char piece[PIECE];
+    memset(piece, 'x', sizeof piece);
+    const double start = clt_now();
+    for (int i = 0; i < PIECES; i++) assert_int_equal(clt_token_encoder_add(e, piece, sizeof piece), CLT_OK);
+    assert_int_equal(got.n, 0);
+    assert_true(clt_now() - start < 20);
+    assert_int_equal(clt_token_encoder_add(e, " x", 2), CLT_OK);
+    assert_true(got.n > 0);
+    assert_int_equal(clt_token_encoder_end(e), CLT_OK);
+    clt_token_encoder_destroy(e);
+    clt_free(got.ids);
+    clt_tokenizer_close(t);
+}
+
 static void check_set(const char *set, const char *file) {
     char *path = clt_format(SETS "%s/%s", set, file), *cases = clt_format(SETS "%s/encodings.json", set);
     clt_tokenizer *t = open_or_fail(path);
@@ -521,8 +544,9 @@ int main(void) {
         cmocka_unit_test(test_flags),         cmocka_unit_test(test_qwen2),
         cmocka_unit_test(test_sentencepiece), cmocka_unit_test(test_tokens),
         cmocka_unit_test(test_refused),       cmocka_unit_test(test_roles),
-        cmocka_unit_test(test_prefix_space),  cmocka_unit_test(test_random_ids),
-        cmocka_unit_test(test_long_run),      cmocka_unit_test(test_classes),
+        cmocka_unit_test(test_prefix_space),  cmocka_unit_test(test_held_text),
+        cmocka_unit_test(test_random_ids),    cmocka_unit_test(test_long_run),
+        cmocka_unit_test(test_classes),
     };
     return cmocka_run_group_tests(tests, mount, unmount);
 }

@@ -145,7 +145,7 @@ clt_status clt_tokenizer_decode(const clt_tokenizer *t, const int32_t *ids, size
 /* --- text in pieces --- */
 
 size_t clt_tokenizer_cut(const clt_tokenizer *t, const char *text, size_t bytes, unsigned flags) {
-    return t->ops->cut(t, text, bytes, flags);
+    return t->ops->cut(t, text, 0, bytes, flags);
 }
 
 struct clt_token_encoder {
@@ -207,17 +207,17 @@ static clt_status hold_back(clt_token_encoder *e, const char *text, size_t bytes
 }
 
 clt_status clt_token_encoder_add(clt_token_encoder *e, const char *text, size_t bytes) {
-    const bool joined = e->rest.len > 0;
+    const size_t searched = e->rest.len; /* no cut is in there, or its beginning would not be held back */
     CLT_TRY(begin(e));
-    if (joined) {
+    if (searched > 0) {
         CLT_TRY(hold_back(e, text, bytes));
         text = e->rest.s;
         bytes = e->rest.len;
     }
-    size_t n = e->t->ops->cut(e->t, text, bytes, e->flags);
+    const size_t n = e->t->ops->cut(e->t, text, searched, bytes, e->flags);
     CLT_TRY(encode_and_emit(e, text, n));
-    if (!joined) return n < bytes ? hold_back(e, text + n, bytes - n) : CLT_OK;
-    memmove(e->rest.s, e->rest.s + n, bytes - n);
+    if (searched == 0) return n < bytes ? hold_back(e, text + n, bytes - n) : CLT_OK;
+    if (n > 0) memmove(e->rest.s, e->rest.s + n, bytes - n);
     e->rest.len = bytes - n;
     return CLT_OK;
 }

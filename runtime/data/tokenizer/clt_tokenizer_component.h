@@ -16,8 +16,8 @@ typedef struct {
                          size_t max, size_t *n);
     /* An upper bound of what `encode` gives. */
     size_t (*max_ids)(const clt_tokenizer *t, size_t bytes);
-    /* clt_tokenizer_cut. */
-    size_t (*cut)(const clt_tokenizer *t, const char *text, size_t bytes, unsigned flags);
+    /* clt_tokenizer_cut; 0 was the answer for the first `from` bytes of the text. */
+    size_t (*cut)(const clt_tokenizer *t, const char *text, size_t from, size_t bytes, unsigned flags);
     /* clt_tokenizer_decode for ids of the vocabulary. NULL: the pieces, joined, with what is not UTF-8
      * replaced. */
     clt_status (*decode)(const clt_tokenizer *t, const int32_t *ids, size_t n, bool skip_special,

@@ -264,10 +264,11 @@ static size_t json_max_ids(const clt_tokenizer *base, size_t bytes) {
     return bytes < SIZE_MAX / 8 / factor ? (bytes + 1) * factor : SIZE_MAX / 8;
 }
 
-static size_t json_cut(const clt_tokenizer *base, const char *text, size_t bytes, unsigned flags) {
+static size_t json_cut(const clt_tokenizer *base, const char *text, size_t from, size_t bytes,
+                       unsigned flags) {
     const clt_json_tokenizer *t = (const clt_json_tokenizer *)base;
     (void)flags;
-    for (size_t i = bytes; t->cuts && i-- > 1;) {
+    for (size_t i = bytes; t->cuts && i-- > CLT_MAX(from, 1);) {
         const char c = text[i - 1];
         if (text[i] == ' ' && ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9')))
             return i;
