@@ -316,7 +316,7 @@ static clt_status json_decode(const clt_tokenizer *base, const int32_t *ids, siz
     /* A byte becomes at most three when it is repaired. */
     if (st == CLT_OK && !clt_str_try_reserve(out, 3 * text.len))
         st = clt_no_memory("the text of token ids", 3 * text.len);
-    if (st == CLT_OK) clt_utf8_repair(text.s + strip, text.len - strip, out);
+    if (st == CLT_OK && text.len > strip) clt_utf8_repair(text.s + strip, text.len - strip, out);
     clt_str_free(&text);
     return st;
 }

@@ -307,7 +307,6 @@ static clt_status make_pieces(clt_json_tokenizer *t) {
     t->is_byte = clt_try_calloc(n, sizeof *t->is_byte);
     if (!t->pieces || !t->is_byte) return clt_no_memory("the texts of tokens", n * sizeof *t->pieces);
     if (t->byte_fallback_decoder) t->base.in_run = t->is_byte;
-    clt_str_add(&t->piece_arena, ""); /* a vocabulary may have no text at all */
     for (size_t id = 0; id < n; id++) {
         const char *text = clt_tokenizer_text(&t->base, (int64_t)id);
         const size_t from = t->piece_arena.len;
