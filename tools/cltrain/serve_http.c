@@ -57,14 +57,14 @@ bool serve_job_is_over(const serve_job *j) {
 /* Connections that wait for the model, or are slow; the others remain for quick clients. */
 static int64_t usual_connections(const serve_http_options *o) {
     enum { SHARE = 8 };
-    return CLT_MAX(o->connections - CLT_CEIL_DIV(o->connections, SHARE), 1);
+    return o->connections - CLT_CEIL_DIV(o->connections, SHARE);
 }
 
 /* Called in a connection's thread: waits for the answer. */
 static void wait_for(server *s, serve_job *j) {
     const char *why = "the server is shutting down";
     pthread_mutex_lock(&s->lock);
-    if (!s->ended && s->jobs >= usual_connections(s->o)) {
+    if (!s->ended && s->jobs >= CLT_MAX(usual_connections(s->o), 1)) {
         why = "too many requests are waiting; send this one later";
     } else if (!s->ended) {
         *s->last = j;
