@@ -51,7 +51,7 @@ uint64_t clt_jsonl_position(const clt_jsonl *r) {
 
 /* Reads the next piece of the file behind what is in the buffer. */
 static clt_status fill(clt_jsonl *r) {
-    memmove(r->buf, r->buf + r->begin, r->end - r->begin);
+    if (r->begin > 0) memmove(r->buf, r->buf + r->begin, r->end - r->begin);
     r->scanned -= r->begin;
     r->end -= r->begin;
     r->begin = 0;

@@ -104,12 +104,16 @@ void clt_token_encoder_destroy(clt_token_encoder *e); /* NULL is allowed */
 /* --- ids in pieces --- */
 
 /* Turns ids into text one by one, always whole UTF-8 characters: the bytes of an unfinished one are held
- * back, and what is not UTF-8 becomes U+FFFD, one for each part of a character. */
+ * back, and what is not UTF-8 becomes U+FFFD, one for each part of a character. The text is that of
+ * clt_tokenizer_decode. A run of the byte tokens of a SentencePiece vocabulary is held back until it ends,
+ * because one invalid byte makes U+FFFD of every byte of the run; one of more than CLT_TOKEN_RUN bytes is
+ * passed on in parts. */
+enum { CLT_TOKEN_RUN = 1024 };
 typedef struct {
     const clt_tokenizer *t;
     bool skip_special;
     size_t strip; /* leading spaces that are still to be removed */
-    char held[4];
+    char held[CLT_TOKEN_RUN];
     size_t n_held;
 } clt_token_decoder;
 
@@ -117,7 +121,9 @@ clt_token_decoder clt_token_decoder_begin(const clt_tokenizer *t, bool skip_spec
 /* Appends the text that the id completes, which may be empty. CLT_BAD_DATA: the id is outside the vocabulary.
  */
 clt_status clt_token_decoder_add(clt_token_decoder *d, int32_t id, clt_str *out);
-/* Appends U+FFFD if a character is unfinished. */
+/* Appends the text of what is held back, as clt_token_decoder_end would now; ids may follow. */
+void clt_token_decoder_peek(const clt_token_decoder *d, clt_str *out);
+/* Appends the text of what is held back: U+FFFD if a character is unfinished. */
 void clt_token_decoder_end(clt_token_decoder *d, clt_str *out);
 
 #endif

@@ -40,6 +40,8 @@ static void check_decode(const clt_tokenizer *t, const id_list *l) {
     clt_token_decoder_end(&d, &parts);
     require(clt_utf8_valid(whole.s ? whole.s : "", whole.len));
     require(clt_utf8_valid(parts.s ? parts.s : "", parts.len));
+    if (l->n <= CLT_TOKEN_RUN)
+        require(whole.len == parts.len && (whole.len == 0 || !memcmp(whole.s, parts.s, whole.len)));
     clt_str_free(&whole);
     clt_str_free(&parts);
 }

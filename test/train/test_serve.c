@@ -1,6 +1,7 @@
 /* `cltrain serve`: completions, log-probabilities of a prompt as in test/golden/icl, and requests that are
  * malformed, too large, too slow or too many. */
 #include <arpa/inet.h>
+#include <errno.h>
 #include <math.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -18,7 +19,7 @@
 #include "test/run_util.h"
 
 #define GOLDEN "test/golden/icl"
-enum { LIMIT = 4096, SECONDS = 2, CONNECTIONS = 6 };
+enum { LIMIT = 4096, SECONDS = 2, CONNECTIONS = 8, ENTRIES = 30000 };
 
 static pid_t server;
 static int port;
@@ -31,17 +32,18 @@ static int begin(void **state) {
     assert_int_equal(pipe(out), 0);
     server = fork();
     if (server == 0) {
-        char *program = realpath("build/cltrain", NULL), number[4][16];
-        const int values[] = {0, LIMIT, SECONDS, CONNECTIONS};
+        char *program = realpath("build/cltrain", NULL), number[5][16];
+        const int values[] = {0, LIMIT, SECONDS, CONNECTIONS, ENTRIES};
         if (getenv("BUILD")) {
             char *path = clt_format("%s/cltrain", getenv("BUILD"));
             program = realpath(path, NULL);
         }
-        for (int i = 0; i < 4; i++) snprintf(number[i], sizeof number[i], "%d", values[i]);
+        for (int i = 0; i < 5; i++) snprintf(number[i], sizeof number[i], "%d", values[i]);
         dup2(out[1], 1);
         if (!program || chdir(GOLDEN) != 0) _exit(1);
         execl(program, "cltrain", "serve", "-q", "hf", "--tokenizer", "tokenizer", "--name", "mini", "--port",
-              number[0], "--max-bytes", number[1], "--timeout", number[2], "--connections", number[3], NULL);
+              number[0], "--max-bytes", number[1], "--timeout", number[2], "--connections", number[3],
+              "--max-entries", number[4], NULL);
         _exit(1);
     }
     close(out[1]);
@@ -57,16 +59,6 @@ static int begin(void **state) {
     return 0;
 }
 
-static int end(void **state) {
-    (void)state;
-    int status = 0;
-    kill(server, SIGTERM);
-    assert_int_equal(waitpid(server, &status, 0), server);
-    assert_true(WIFEXITED(status));
-    assert_int_equal(WEXITSTATUS(status), 0);
-    return 0;
-}
-
 /* --- requests --- */
 
 static int open_connection(void) {
@@ -77,14 +69,11 @@ static int open_connection(void) {
     return s;
 }
 
-/* Sends bytes as they are; returns the status code of the answer, 0 for none, and its body. */
-static int exchange(const char *bytes, size_t n, clt_str *body) {
+/* The answer until the server closes the connection: its status code, 0 for none, and its body. */
+static int receive(int s, clt_str *body) {
     char part[4096];
     clt_str all = {0};
-    const int s = open_connection();
     ssize_t got;
-    if (send(s, bytes, n, MSG_NOSIGNAL) < 0) got = 0;
-    shutdown(s, SHUT_WR);
     while ((got = recv(s, part, sizeof part, 0)) > 0) clt_str_addn(&all, part, (size_t)got);
     close(s);
     const int code = all.len > 12 ? atoi(all.s + 9) : 0;
@@ -94,10 +83,23 @@ static int exchange(const char *bytes, size_t n, clt_str *body) {
     return code;
 }
 
+/* Sends bytes as they are. */
+static int exchange(const char *bytes, size_t n, clt_str *body) {
+    const int s = open_connection();
+    (void)!send(s, bytes, n, MSG_NOSIGNAL);
+    shutdown(s, SHUT_WR);
+    return receive(s, body);
+}
+
 static int ask(const char *method, const char *path, const char *text, clt_str *body) {
     char *all = clt_format("%s %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n%s",
                            method, path, strlen(text), text);
-    const int code = exchange(all, strlen(all), body);
+    int code = exchange(all, strlen(all), body);
+    /* Connections of the test before may not be closed yet, and the server has few. */
+    for (int i = 0; i < 40 && code == 0; i++) {
+        usleep(25000);
+        code = exchange(all, strlen(all), body);
+    }
     clt_free(all);
     return code;
 }
@@ -206,7 +208,12 @@ static void test_refused(void **state) {
                                       "{\"prompt\": \"a\", \"stop\": [\"\"]}",
                                       "{\"prompt\": \"a\", \"unknown\": 1}",
                                       "{\"prompt\": \"\xff\"}",
-                                      "{\"prompt\": \"a\\u0000b\"}"};
+                                      "{\"prompt\": \"a\\u0000b\"}",
+                                      "{\"prompt\": 1e999}",
+                                      "{\"prompt\": \"a\", \"max_tokens\": 99999999999999999999}",
+                                      "{\"prompt\": \"a\", \"best_of\": 2}",
+                                      "{\"prompt\": \"a\", \"suffix\": \"b\"}",
+                                      "{\"prompt\": [[[[[[[[[[1]]]]]]]]]]}"};
     for (size_t i = 0; i < CLT_COUNT_OF(bad); i++) {
         clt_str body = {0};
         assert_int_equal(ask("POST", "/v1/completions", bad[i], &body), 400);
@@ -214,10 +221,27 @@ static void test_refused(void **state) {
         clt_str_free(&body);
     }
     assert_int_equal(ask("GET", "/v1/completions", "", NULL), 405);
+    assert_int_equal(ask("OPTIONS", "/v1/completions", "", NULL), 405);
     assert_int_equal(ask("POST", "/health", "", NULL), 405);
+    assert_int_equal(ask("HEAD", "/health", "", NULL), 200);
     assert_int_equal(ask("GET", "/other", "", NULL), 404);
     assert_int_equal(ask("GET", "/health", "", NULL), 200);
     assert_int_equal(ask("GET", "/v1/models", "", NULL), 200);
+}
+
+/* Sends all, and closes the connection when the first answer is complete. */
+static int ask_raw(const char *text) {
+    const int s = open_connection();
+    char answer[4096];
+    size_t n = 0;
+    assert_int_equal(send(s, text, strlen(text), MSG_NOSIGNAL), strlen(text));
+    for (ssize_t got; (got = recv(s, answer + n, sizeof answer - 1 - n, 0)) > 0;) {
+        n += (size_t)got;
+        answer[n] = 0;
+        if (strstr(answer, "\r\n\r\n")) break;
+    }
+    close(s);
+    return n > 12 ? atoi(answer + 9) : 0;
 }
 
 static void test_transport(void **state) {
@@ -236,7 +260,9 @@ static void test_transport(void **state) {
     clt_str_free(&large);
     clt_str_add(&large, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
     for (int i = 0; i < 8; i++) clt_str_addf(&large, "400\r\n%1024s\r\n", "");
-    assert_int_equal(exchange(large.s, large.len, NULL), 0);
+    assert_int_equal(exchange(large.s, large.len, NULL), 0); /* it does not end */
+    clt_str_add(&large, "0\r\n\r\n");
+    assert_int_equal(ask_raw(large.s), 413);
     clt_str_free(&large);
     assert_int_equal(ask("GET", "/health", "", NULL), 200);
 }
@@ -260,10 +286,133 @@ static void test_idle(void **state) {
     assert_int_equal(ask("GET", "/health", "", NULL), 200);
 }
 
+/* Whether the server has closed the connection, perhaps with an answer. */
+static bool has_ended(int s) {
+    char byte;
+    return recv(s, &byte, 1, MSG_DONTWAIT) >= 0 || errno != EAGAIN;
+}
+
+/* Clients that send their headers byte by byte: each is ended in time, and others are answered meanwhile. */
+static void test_slow(void **state) {
+    (void)state;
+    int slow[CONNECTIONS / 2], left = CONNECTIONS / 2;
+    for (int i = 0; i < left; i++) slow[i] = open_connection();
+    const double start = clt_now();
+    for (int turn = 0; left > 0; turn++) {
+        assert_true(clt_now() - start < 3 * SECONDS);
+        for (int i = 0; i < left; i++) {
+            if (send(slow[i], "G", 1, MSG_NOSIGNAL) == 1 && !has_ended(slow[i])) continue;
+            close(slow[i]);
+            slow[i] = slow[--left];
+        }
+        if (turn % 10 == 0) assert_int_equal(ask("GET", "/health", "", NULL), 200);
+        usleep(50000);
+    }
+    assert_true(clt_now() - start > SECONDS);
+}
+
+/* Slow clients on all connections: one gives way before the time of all is over. */
+static void test_full(void **state) {
+    (void)state;
+    int slow[CONNECTIONS], ended = 0;
+    for (int i = 0; i < CONNECTIONS; i++) slow[i] = open_connection();
+    usleep(1000000);
+    assert_int_equal(ask("GET", "/health", "", NULL), 200);
+    for (int i = 0; i < CONNECTIONS; i++) {
+        ended += has_ended(slow[i]);
+        close(slow[i]);
+    }
+    assert_true(ended < CONNECTIONS);
+}
+
+static void test_many(void **state) {
+    (void)state;
+    enum { MANY = 500 };
+    int s[MANY];
+    for (int i = 0; i < MANY; i++) s[i] = open_connection();
+    for (int i = 0; i < MANY; i++) close(s[i]);
+    assert_int_equal(ask("GET", "/health", "", NULL), 200);
+}
+
+static void test_pipelined(void **state) {
+    (void)state;
+    enum { REQUESTS = 9 };
+    clt_str all = {0}, rest = {0};
+    for (int i = 0; i < REQUESTS; i++)
+        clt_str_addf(&all, "GET /health HTTP/1.1\r\nHost: x\r\n%s\r\n",
+                     i == REQUESTS - 1 ? "Connection: close\r\n" : "");
+    const int s = open_connection();
+    assert_int_equal(send(s, all.s, all.len, MSG_NOSIGNAL), all.len);
+    assert_int_equal(receive(s, &rest), 200);
+    int n = 1;
+    for (const char *at = rest.s; (at = strstr(at, "HTTP/1.1 200")); at++) n++;
+    assert_int_equal(n, REQUESTS);
+    clt_str_free(&all);
+    clt_str_free(&rest);
+}
+
+/* --- large responses, ends --- */
+
+/* Opens a connection and sends a request for 90 tokens for each of n prompts. */
+static int request_many(int n, int logprobs) {
+    clt_str body = {0};
+    assert_int_equal(ask("GET", "/health", "", NULL), 200); /* a connection is free */
+    const int s = open_connection();
+    for (int i = 0; i < n; i++) clt_str_addf(&body, "%s\"the fox\"", i ? ", " : "");
+    char *all = clt_format("POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+                           "Content-Length: %zu\r\n\r\n{\"prompt\": [%s], \"max_tokens\": 90, "
+                           "\"logprobs\": %2d}",
+                           body.len + 48, body.s, logprobs);
+    assert_int_equal(send(s, all, strlen(all), MSG_NOSIGNAL), strlen(all));
+    clt_free(all);
+    clt_str_free(&body);
+    return s;
+}
+
+/* A response that would be too large is refused before anything is computed. */
+static void test_large_response(void **state) {
+    (void)state;
+    clt_str body = {0};
+    assert_int_equal(receive(request_many(200, 20), &body), 400);
+    assert_non_null(strstr(body.s, "378000 tokens and alternatives, at most 30000"));
+    clt_str_free(&body);
+}
+
+/* The answer of a client that closes its socket is given up. */
+static void test_gone(void **state) {
+    (void)state;
+    const struct linger at_once = {.l_onoff = 1};
+    const int s = request_many(256, 0);
+    usleep(200000);
+    assert_int_equal(setsockopt(s, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once), 0);
+    close(s);
+    const double start = clt_now();
+    json_decref(complete("{\"prompt\": \"the\", \"max_tokens\": 1}"));
+    assert_true(clt_now() - start < SECONDS / 2.0);
+}
+
+/* A signal during an answer, as the last test: the request is given up, and the server ends. */
+static void test_stop(void **state) {
+    (void)state;
+    int status = 0;
+    clt_str body = {0};
+    const int s = request_many(256, 0);
+    usleep(200000);
+    kill(server, SIGTERM);
+    assert_int_equal(receive(s, &body), 503);
+    assert_non_null(strstr(body.s, "shutting down"));
+    clt_str_free(&body);
+    assert_int_equal(waitpid(server, &status, 0), server);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_scores),    cmocka_unit_test(test_texts), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_transport), cmocka_unit_test(test_idle),
+        cmocka_unit_test(test_scores),         cmocka_unit_test(test_texts), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_transport),      cmocka_unit_test(test_idle),  cmocka_unit_test(test_slow),
+        cmocka_unit_test(test_full),           cmocka_unit_test(test_many),  cmocka_unit_test(test_pipelined),
+        cmocka_unit_test(test_large_response), cmocka_unit_test(test_gone),  cmocka_unit_test(test_stop),
     };
-    return cmocka_run_group_tests(tests, begin, end);
+    return cmocka_run_group_tests(tests, begin, NULL);
 }

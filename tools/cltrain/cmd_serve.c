@@ -5,39 +5,38 @@
 #include "tools/cltrain/commands.h"
 #include "tools/cltrain/serve_http.h"
 
-static bool is_asked_to_stop(void *ctx) {
-    (void)ctx;
-    return clt_signal_received() != 0;
+static bool is_over(void *job) {
+    return serve_job_is_over(job);
 }
 
 /* serve_answer_fn */
-static clt_status answer(void *ctx, const char *body, size_t bytes, double deadline, char **out) {
+static clt_status answer(void *ctx, serve_job *job, const char *body, size_t bytes, char **out) {
     clt_completion_server *s = ctx;
     clt_completion_request r;
     s->number++;
-    s->deadline = deadline;
+    s->ctx = job;
     clt_status st = clt_completion_parse(body, bytes, &r);
     if (st == CLT_OK) st = clt_completion_answer(s, &r, out);
     clt_completion_free(&r);
     return st;
 }
 
-static clt_status serve(const clt_generate_params *p, const serve_http_options *o) {
-    clt_completion_server s = {.name = o->name, .stop = is_asked_to_stop};
+static clt_status serve(const clt_generate_params *p, const serve_http_options *o, int64_t max_entries) {
+    clt_completion_server s = {.name = o->name, .max_entries = max_entries, .stop = is_over};
     CLT_TRY(clt_generator_open(p, &s.g));
     clt_status st = serve_http_run(o, answer, &s);
     clt_generator_close(s.g);
     return st;
 }
 
-static int check(const clt_command *command, const serve_http_options *o) {
+static int check(const clt_command *command, const serve_http_options *o, int64_t max_entries) {
     enum { MOST_PORT = 65535, MOST_CONNECTIONS = 1024 };
     if (o->port < 0 || o->port > MOST_PORT)
         return clt_options_fail(command, "--port must be from 0 to %d", MOST_PORT);
     if (o->connections < 1 || o->connections > MOST_CONNECTIONS)
         return clt_options_fail(command, "--connections must be from 1 to %d", MOST_CONNECTIONS);
-    if (o->max_bytes < 1 || !(o->seconds > 0))
-        return clt_options_fail(command, "--max-bytes and --timeout must be above 0");
+    if (o->max_bytes < 1 || max_entries < 1 || !(o->seconds > 0))
+        return clt_options_fail(command, "--max-bytes, --max-entries and --timeout must be above 0");
     return -1;
 }
 
@@ -45,6 +44,7 @@ int cmd_serve(int argc, char **argv) {
     clt_generate_params p = clt_generate_params_default();
     serve_http_options o = {
         .host = "127.0.0.1", .port = 8000, .max_bytes = 4 << 20, .connections = 64, .seconds = 300};
+    int64_t max_entries = CLT_COMPLETION_ENTRIES;
     const clt_option options[] = {
         {"port", 'p', CLT_OPT_INT, &o.port, "N", "port to listen on; 0: any free one (default 8000)"},
         {"host", 0, CLT_OPT_STR, &o.host, "ADDRESS",
@@ -53,8 +53,10 @@ int cmd_serve(int argc, char **argv) {
         {"tokenizer", 0, CLT_OPT_STR, &p.tokenizer, "PATH",
          "tokenizer.json, its folder, or bytes (default: the model's)"},
         {"timeout", 0, CLT_OPT_FLOAT, &o.seconds, "S",
-         "seconds to read a request, and again to answer it (default 300)"},
+         "seconds to read a request, again to answer it, and again to send the answer (default 300)"},
         {"max-bytes", 0, CLT_OPT_INT, &o.max_bytes, "N", "bytes of a request at most (default 4 MiB)"},
+        {"max-entries", 0, CLT_OPT_INT, &max_entries, "N",
+         "tokens of a response at most, each counted with its alternatives (default 1 Mi)"},
         {"connections", 0, CLT_OPT_INT, &o.connections, "N", "open connections at most (default 64)"},
         {"device", 'd', CLT_OPT_STR, &p.device, "PATTERN", "part of a platform's or device's name, or P:D"},
     };
@@ -74,12 +76,12 @@ int cmd_serve(int argc, char **argv) {
     clt_strv rest = {0};
     int code = clt_options_parse(&command, argc, argv, &rest);
     if (code < 0 && rest.n != 1) code = clt_options_fail(&command, "exactly one SOURCE is required");
-    if (code < 0) code = check(&command, &o);
+    if (code < 0) code = check(&command, &o, max_entries);
     if (code < 0) {
         clt_signal_install("\nstopping: the request in progress is ended\n");
         p.source = rest.v[0];
         if (!o.name) o.name = p.source;
-        code = clt_status_exit_code(serve(&p, &o));
+        code = clt_status_exit_code(serve(&p, &o, max_entries));
     }
     clt_strv_free(&rest);
     return code;

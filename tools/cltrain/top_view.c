@@ -92,13 +92,18 @@ static double share_done(const top_run *run) {
     return fmin(1, (epochs + fmin(1, in_epoch / length)) / (double)max.value);
 }
 
-/* Text at the left and at the right end of a line. */
+/* Text at the left and at the right end of a line. What a terminal would execute, or show in other than one
+ * column, becomes a question mark: names are in the files of the run. */
 static void spread(clt_str *out, const top_screen *s, const char *left, const char *right) {
     const int room = s->columns - (int)strlen(right) - (*right ? 1 : 0);
+    const size_t from = out->len;
     if (*right)
-        clt_str_addf(out, "%-*.*s %s\n", room, room, left, right);
+        clt_str_addf(out, "%-*.*s %s", room, room, left, right);
     else
-        clt_str_addf(out, "%.*s\n", room, left);
+        clt_str_addf(out, "%.*s", room, left);
+    for (size_t i = from; i < out->len; i++)
+        if (out->s[i] < ' ' || out->s[i] > '~') out->s[i] = '?';
+    clt_str_add(out, "\n");
 }
 
 static const char *state(const top_run *run, char *buf, size_t bytes) {
@@ -202,8 +207,6 @@ static void event_line(clt_str *out, const run_event *e, const top_screen *s) {
             clt_str_addf(&line, "%s%.5g", i ? " " : " [", json_number_value(json_array_get(v, i)));
         if (json_array_size(v)) clt_str_add(&line, "]");
     }
-    for (size_t i = 0; i < line.len; i++) /* what a terminal would execute or count as other than a column */
-        if ((unsigned char)line.s[i] < ' ' || (unsigned char)line.s[i] > '~') line.s[i] = '?';
     spread(out, s, line.s, "");
     json_decref(o);
     clt_str_free(&line);

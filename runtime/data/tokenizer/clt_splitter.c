@@ -30,6 +30,87 @@ bool clt_pattern_known(const char *pattern) {
     return false;
 }
 
+/* --- character classes --- */
+
+/* What \s and \w are in the package's regular expressions (Oniguruma), where they are something else in those
+ * of PCRE2: U+180E is no space, and words have marks, circled letters, but few numbers that are no digits. A
+ * class does not end in a character, because a hyphen may follow. */
+#define SPACE_CLASS "\\x{09}-\\x{0d}\\x{85}\\x{2028}\\x{2029}\\p{Zs}"
+#define OTHER_THAN_SPACE                                                                                     \
+    "\\x{00}-\\x{08}\\x{0e}-\\x{1f}\\x{7f}-\\x{84}\\x{86}-\\x{9f}\\p{L}\\p{M}\\p{N}\\p{P}\\p{S}"             \
+    "\\p{Cf}\\p{Cn}\\p{Co}\\p{Cs}"
+#define WORD_CLASS                                                                                           \
+    "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}"      \
+    "\\x{1f170}-\\x{1f189}\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}"
+
+/* What the escape at `at` stands for, alone or inside of [...]; NULL: it remains, or there is none. */
+static const char *class_of(const char *at, bool inside) {
+    if (*at != '\\') return NULL;
+    switch (at[1]) {
+    case 's':
+        return inside ? SPACE_CLASS : "[" SPACE_CLASS "]";
+    case 'S':
+        return inside ? OTHER_THAN_SPACE : "[^" SPACE_CLASS "]";
+    case 'w':
+        return inside ? WORD_CLASS : "[" WORD_CLASS "]";
+    case 'W':
+        return inside ? NULL : "[^" WORD_CLASS "]";
+    default:
+        return NULL;
+    }
+}
+
+static clt_status unsupported(const char *what, const char *part, const char *pattern) {
+    return clt_error(CLT_BAD_CONFIG, "%s: pre_tokenizer: %s inside of [...] is not supported in '%.200s'",
+                     what, part, pattern);
+}
+
+/* Appends the n bytes at `at`, or what they stand for. */
+static void append(clt_str *out, const char *at, size_t n, const char *set) {
+    if (set)
+        clt_str_add(out, set);
+    else
+        clt_str_addn(out, at, n);
+}
+
+static size_t escape_length(const char *at) {
+    return *at == '\\' && at[1] ? 2 : 1;
+}
+
+/* Appends the class that begins at *at, without its end ], to which *at is moved. */
+static clt_status translate_class(const char *pattern, const char *what, const char **at, clt_str *out) {
+    const char *c = *at + 1;
+    if (*c == '^') c++;
+    if (*c == ']') c++; /* a character */
+    append(out, *at, (size_t)(c - *at), NULL);
+    while (*c && *c != ']') {
+        const char *posix = c[0] == '[' && c[1] == ':' ? strstr(c, ":]") : NULL;
+        const size_t n = posix ? (size_t)(posix + 2 - c) : escape_length(c);
+        if (*c == '[' && !posix) return unsupported(what, "a class", pattern);
+        if (c[0] == '&' && c[1] == '&') return unsupported(what, "&&", pattern);
+        if (c[0] == '\\' && c[1] == 'W') return unsupported(what, "\\W", pattern);
+        append(out, c, n, class_of(c, true));
+        c += n;
+    }
+    *at = c;
+    return CLT_OK;
+}
+
+/* Appends the pattern with the package's classes. */
+static clt_status translate(const char *pattern, const char *what, clt_str *out) {
+    clt_str_add(out, ""); /* also of an empty pattern */
+    for (const char *at = pattern; *at;) {
+        const size_t n = escape_length(at);
+        if (*at == '[') {
+            CLT_TRY(translate_class(pattern, what, &at, out));
+            continue;
+        }
+        append(out, at, n, class_of(at, false));
+        at += n;
+    }
+    return CLT_OK;
+}
+
 /* --- splitters --- */
 
 struct clt_splitter {
@@ -40,19 +121,29 @@ struct clt_splitter {
     size_t text_bytes;
 };
 
-clt_status clt_splitter_create(const char *pattern, clt_split_behavior behavior, const char *what,
-                               clt_splitter **out) {
+static clt_status compile(const char *pattern, const char *what, pcre2_code **out) {
     int error;
     PCRE2_SIZE at;
-    pcre2_code *code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED,
-                                     PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &at, NULL);
-    if (!code) {
+    clt_str text = {0};
+    clt_status st = translate(pattern, what, &text);
+    *out = NULL;
+    if (st == CLT_OK)
+        *out = pcre2_compile((PCRE2_SPTR)text.s, text.len, PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C,
+                             &error, &at, NULL);
+    if (st == CLT_OK && !*out) {
         char why[256];
         pcre2_get_error_message(error, (PCRE2_UCHAR *)why, sizeof why);
-        return clt_error(CLT_BAD_DATA,
-                         "%s: pre_tokenizer: '%.200s' is not a regular expression: %s at offset %zu", what,
-                         pattern, why, (size_t)at);
+        st = clt_error(CLT_BAD_DATA, "%s: pre_tokenizer: '%.200s' is not a regular expression: %s", what,
+                       pattern, why);
     }
+    clt_str_free(&text);
+    return st;
+}
+
+clt_status clt_splitter_create(const char *pattern, clt_split_behavior behavior, const char *what,
+                               clt_splitter **out) {
+    pcre2_code *code;
+    CLT_TRY(compile(pattern, what, &code));
     clt_splitter *s = clt_calloc(1, sizeof *s);
     *s = (clt_splitter){.behavior = behavior, .code = code};
     s->jit = pcre2_jit_compile(code, PCRE2_JIT_COMPLETE) == 0;

@@ -20,7 +20,8 @@ extern const char clt_pattern_gpt2[], clt_pattern_llama3[], clt_pattern_qwen2[],
 bool clt_pattern_known(const char *pattern);
 
 typedef struct clt_splitter clt_splitter;
-/* `what` names the file in messages. CLT_BAD_DATA: the pattern is no regular expression; CLT_NO_MEMORY. */
+/* `what` names the file in messages. CLT_BAD_DATA: the pattern is no regular expression; CLT_BAD_CONFIG: it
+ * uses what is not supported; CLT_NO_MEMORY. */
 clt_status clt_splitter_create(const char *pattern, clt_split_behavior behavior, const char *what,
                                clt_splitter **out);
 /* The pattern stands for itself; it is not empty. */

@@ -148,7 +148,7 @@ clt_status clt_tokenizer_decode(const clt_tokenizer *t, const int32_t *ids, size
 /* --- text in pieces --- */
 
 size_t clt_tokenizer_cut(const clt_tokenizer *t, const char *text, size_t bytes, unsigned flags) {
-    return t->ops->cut(t, text, bytes, flags);
+    return t->ops->cut(t, text, 0, bytes, flags);
 }
 
 struct clt_token_encoder {
@@ -210,17 +210,17 @@ static clt_status hold_back(clt_token_encoder *e, const char *text, size_t bytes
 }
 
 clt_status clt_token_encoder_add(clt_token_encoder *e, const char *text, size_t bytes) {
-    const bool joined = e->rest.len > 0;
+    const size_t searched = e->rest.len; /* no cut is in there, or its beginning would not be held back */
     CLT_TRY(begin(e));
-    if (joined) {
+    if (searched > 0) {
         CLT_TRY(hold_back(e, text, bytes));
         text = e->rest.s;
         bytes = e->rest.len;
     }
-    size_t n = e->t->ops->cut(e->t, text, bytes, e->flags);
+    const size_t n = e->t->ops->cut(e->t, text, searched, bytes, e->flags);
     CLT_TRY(encode_and_emit(e, text, n));
-    if (!joined) return n < bytes ? hold_back(e, text + n, bytes - n) : CLT_OK;
-    memmove(e->rest.s, e->rest.s + n, bytes - n);
+    if (searched == 0) return n < bytes ? hold_back(e, text + n, bytes - n) : CLT_OK;
+    if (n > 0) memmove(e->rest.s, e->rest.s + n, bytes - n);
     e->rest.len = bytes - n;
     return CLT_OK;
 }
@@ -241,23 +241,71 @@ clt_token_decoder clt_token_decoder_begin(const clt_tokenizer *t, bool skip_spec
     return (clt_token_decoder){.t = t, .skip_special = skip_special, .strip = t->strip};
 }
 
-clt_status clt_token_decoder_add(clt_token_decoder *d, int32_t id, clt_str *out) {
-    size_t bytes;
-    const char *piece;
-    CLT_TRY(check_ids(d->t, &id, 1));
-    if (!piece_of(d->t, id, d->skip_special, &piece, &bytes)) return CLT_OK;
-    for (; d->strip > 0 && bytes > 0 && *piece == ' '; d->strip--, bytes--) piece++;
-    if (bytes > 0) d->strip = 0;
-    for (size_t i = 0; i < bytes; i++) {
+/* How many spaces are to be removed before these bytes, which come next. */
+static size_t strip(clt_token_decoder *d, const char *text, size_t bytes) {
+    size_t n = 0;
+    while (n < d->strip && n < bytes && text[n] == ' ') n++;
+    d->strip = n < bytes ? 0 : d->strip - n;
+    return n;
+}
+
+/* Bytes of any kind. */
+static void add_bytes(clt_token_decoder *d, const char *piece, size_t bytes, clt_str *out) {
+    for (size_t i = strip(d, piece, bytes); i < bytes; i++) {
         d->held[d->n_held++] = piece[i];
         size_t used = clt_utf8_repair_part(d->held, d->n_held, out);
         d->n_held -= used;
         memmove(d->held, d->held + used, d->n_held);
     }
+}
+
+static void end_run(clt_token_decoder *d, clt_str *out) {
+    if (clt_utf8_valid(d->held, d->n_held)) {
+        const size_t from = strip(d, d->held, d->n_held);
+        clt_str_addn(out, d->held + from, d->n_held - from);
+    } else {
+        for (size_t i = 0; i < d->n_held; i++) clt_str_add(out, "\xef\xbf\xbd");
+        d->strip = 0;
+    }
+    d->n_held = 0;
+}
+
+static void add_to_run(clt_token_decoder *d, char byte, clt_str *out) {
+    if (d->n_held == CLT_TOKEN_RUN) {
+        const size_t from = strip(d, d->held, d->n_held),
+                     used = from + clt_utf8_repair_part(d->held + from, d->n_held - from, out);
+        d->n_held -= used;
+        memmove(d->held, d->held + used, d->n_held);
+    }
+    d->held[d->n_held++] = byte;
+}
+
+clt_status clt_token_decoder_add(clt_token_decoder *d, int32_t id, clt_str *out) {
+    size_t bytes;
+    const char *piece;
+    CLT_TRY(check_ids(d->t, &id, 1));
+    if (!piece_of(d->t, id, d->skip_special, &piece, &bytes)) return CLT_OK;
+    if (!d->t->in_run) {
+        add_bytes(d, piece, bytes, out);
+    } else if (d->t->in_run[id]) {
+        add_to_run(d, *piece, out);
+    } else {
+        end_run(d, out);
+        const size_t from = strip(d, piece, bytes);
+        clt_str_addn(out, piece + from, bytes - from);
+    }
     return CLT_OK;
 }
 
+void clt_token_decoder_peek(const clt_token_decoder *d, clt_str *out) {
+    clt_token_decoder now = *d;
+    clt_token_decoder_end(&now, out);
+}
+
 void clt_token_decoder_end(clt_token_decoder *d, clt_str *out) {
-    clt_utf8_repair(d->held, d->n_held, out);
+    if (d->t->in_run)
+        end_run(d, out);
+    else
+        clt_utf8_repair(d->held, d->n_held, out);
     d->n_held = 0;
 }

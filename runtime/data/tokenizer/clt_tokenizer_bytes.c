@@ -49,8 +49,9 @@ static size_t bytes_max_ids(const clt_tokenizer *t, size_t bytes) {
 }
 
 /* The text may end in the middle of a special token. */
-static size_t bytes_cut(const clt_tokenizer *t, const char *text, size_t bytes, unsigned flags) {
+static size_t bytes_cut(const clt_tokenizer *t, const char *text, size_t from, size_t bytes, unsigned flags) {
     (void)t;
+    (void)from;
     if (!(flags & CLT_TOKEN_SPECIAL)) return bytes;
     for (size_t n = CLT_MIN(bytes, eos_bytes - 1); n > 0; n--)
         if (!memcmp(text + bytes - n, eos_text, n)) return bytes - n;

@@ -16,8 +16,8 @@ typedef struct {
                          size_t max, size_t *n);
     /* An upper bound of what `encode` gives. */
     size_t (*max_ids)(const clt_tokenizer *t, size_t bytes);
-    /* clt_tokenizer_cut. */
-    size_t (*cut)(const clt_tokenizer *t, const char *text, size_t bytes, unsigned flags);
+    /* clt_tokenizer_cut; 0 was the answer for the first `from` bytes of the text. */
+    size_t (*cut)(const clt_tokenizer *t, const char *text, size_t from, size_t bytes, unsigned flags);
     /* clt_tokenizer_decode for ids of the vocabulary. NULL: the pieces, joined, with what is not UTF-8
      * replaced. */
     clt_status (*decode)(const clt_tokenizer *t, const int32_t *ids, size_t n, bool skip_special,
@@ -36,6 +36,9 @@ struct clt_tokenizer {
     bool pads_left, cleans_up;
     unsigned default_flags;
     size_t strip; /* spaces that decoding removes at the beginning of a text */
+    /* By id, whether a token is one byte of a run that is UTF-8 as a whole, or U+FFFD for each of its bytes;
+     * the other tokens are UTF-8. NULL: tokens are any bytes. */
+    const bool *in_run;
     struct {
         int32_t *ids;
         size_t n;

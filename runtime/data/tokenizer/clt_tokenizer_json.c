@@ -264,10 +264,11 @@ static size_t json_max_ids(const clt_tokenizer *base, size_t bytes) {
     return bytes < SIZE_MAX / 8 / factor ? (bytes + 1) * factor : SIZE_MAX / 8;
 }
 
-static size_t json_cut(const clt_tokenizer *base, const char *text, size_t bytes, unsigned flags) {
+static size_t json_cut(const clt_tokenizer *base, const char *text, size_t from, size_t bytes,
+                       unsigned flags) {
     const clt_json_tokenizer *t = (const clt_json_tokenizer *)base;
     (void)flags;
-    for (size_t i = bytes; t->cuts && i-- > 1;) {
+    for (size_t i = bytes; t->cuts && i-- > CLT_MAX(from, 1);) {
         const char c = text[i - 1];
         if (text[i] == ' ' && ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9')))
             return i;
@@ -315,7 +316,7 @@ static clt_status json_decode(const clt_tokenizer *base, const int32_t *ids, siz
     /* A byte becomes at most three when it is repaired. */
     if (st == CLT_OK && !clt_str_try_reserve(out, 3 * text.len))
         st = clt_no_memory("the text of token ids", 3 * text.len);
-    if (st == CLT_OK) clt_utf8_repair(text.s + strip, text.len - strip, out);
+    if (st == CLT_OK && text.len > strip) clt_utf8_repair(text.s + strip, text.len - strip, out);
     clt_str_free(&text);
     return st;
 }

@@ -52,7 +52,7 @@ typedef struct {
     clt_normalize_step normalize[CLT_MAX_STEPS];
     clt_pre_step pre[CLT_MAX_STEPS];
     size_t n_normalize, n_pre;
-    bool is_byte_level;      /* the pre-tokenizer is ByteLevel alone, in no sequence */
+    bool byte_level_alone;   /* the pre-tokenizer is ByteLevel, not a Sequence that has it */
     bool cuts;               /* a text can be divided before a space that follows an ASCII letter or digit */
     bool *special, *is_byte; /* by id; is_byte: the decoder makes a byte of the token */
     bool byte_level_decoder, byte_fallback_decoder; /* what the decoder makes of a token */
@@ -68,8 +68,6 @@ clt_status clt_tokenizer_read(clt_json_tokenizer *t);
 /* bos, eos, pad, unk and padding side from the files beside tokenizer.json, or from the well-known names of
  * tokens; the template of classes that make their own; and whether ByteLevel puts a space first. */
 clt_status clt_tokenizer_read_names(clt_json_tokenizer *t);
-/* Whether a pre-tokenizer that is ByteLevel alone puts a space before a text; others stay as they are. */
-void clt_tokenizer_set_prefix_space(clt_json_tokenizer *t, bool on);
 /* The template: one special token or none before and after, replaces what there is. */
 void clt_tokenizer_set_template(clt_json_tokenizer *t, int64_t before, int64_t after);
 

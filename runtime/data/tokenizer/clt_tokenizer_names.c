@@ -1,5 +1,6 @@
-/* The special tokens of a tokenizer.json by their role. Transformers keeps them in tokenizer_config.json and
- * special_tokens_map.json beside it; without these files the well-known names decide. */
+/* The special tokens of a tokenizer.json by their role, and what else transformers keeps in
+ * tokenizer_config.json and special_tokens_map.json beside it. Without these files the well-known names of
+ * tokens decide. */
 #include <string.h>
 
 #include "runtime/base/clt_io.h"
@@ -12,14 +13,14 @@ enum { MAX_FILE = 64 << 20, MAX_DEPTH = 64, ROLES = 4, NAMES = 5 };
  * replaces the template of tokenizer.json by bos and eos as add_bos_token and add_eos_token say. */
 static const struct {
     const char *name, *of[ROLES]; /* bos, eos, pad, unk */
-    bool makes_template, adds_bos, pads_left;
+    bool makes_template, adds_bos, pads_left, keeps_prefix;
 } classes[] = {
-    {"Llama", {"<s>", "</s>", NULL, "<unk>"}, true, true, true},
-    {"CodeLlama", {"<s>", "</s>", NULL, "<unk>"}, true, true, true},
-    {"Gemma", {"<bos>", "<eos>", "<pad>", "<unk>"}, true, true, true},
-    {"GPTNeoX", {"<|endoftext|>", "<|endoftext|>", NULL, "<|endoftext|>"}, true, false, false},
-    {"GPT2", {"<|endoftext|>", "<|endoftext|>", NULL, "<|endoftext|>"}, false, false, false},
-    {"Qwen2", {NULL, "<|endoftext|>", "<|endoftext|>", "<|endoftext|>"}, false, false, false},
+    {"Llama", {"<s>", "</s>", NULL, "<unk>"}, true, true, true, true},
+    {"CodeLlama", {"<s>", "</s>", NULL, "<unk>"}, true, true, true, false},
+    {"Gemma", {"<bos>", "<eos>", "<pad>", "<unk>"}, true, true, true, false},
+    {"GPTNeoX", {"<|endoftext|>", "<|endoftext|>", NULL, "<|endoftext|>"}, true, false, false, false},
+    {"GPT2", {"<|endoftext|>", "<|endoftext|>", NULL, "<|endoftext|>"}, false, false, false, false},
+    {"Qwen2", {NULL, "<|endoftext|>", "<|endoftext|>", "<|endoftext|>"}, false, false, false, false},
 };
 
 static const char *const well_known[ROLES][NAMES] = {
@@ -109,16 +110,35 @@ static clt_status make_template(clt_json_tokenizer *t, json_t *config) {
     return CLT_OK;
 }
 
+static void set_prefix_space(clt_json_tokenizer *t, bool on) {
+    const bool is_on = t->n_pre > 0 && t->pre[0].kind == CLT_PRE_SPACE;
+    if (on == is_on) return;
+    if (on)
+        memmove(t->pre + 1, t->pre, t->n_pre * sizeof *t->pre);
+    else
+        memmove(t->pre, t->pre + 1, (t->n_pre - 1) * sizeof *t->pre);
+    if (on) t->pre[0] = (clt_pre_step){.kind = CLT_PRE_SPACE};
+    t->n_pre = on ? t->n_pre + 1 : t->n_pre - 1;
+}
+
+/* As transformers, where tokenizer_config.json decides for a pre-tokenizer that is ByteLevel alone, and a
+ * missing key is false; one with a value that is no boolean has no effect. */
+static void read_prefix_space(clt_json_tokenizer *t, json_t *config) {
+    const json_t *v = json_object_get(config, "add_prefix_space");
+    const int class = class_of(config);
+    const bool kept = v ? !json_is_boolean(v) : class >= 0 && classes[class].keeps_prefix;
+    if (config && t->byte_level_alone && !kept) set_prefix_space(t, json_is_true(v));
+}
+
 static clt_status read_config(clt_json_tokenizer *t, json_t *config, json_t *map) {
     int64_t *const ids[ROLES] = {&t->base.bos_id, &t->base.eos_id, &t->base.pad_id, &t->base.unk_id};
     const char *side = json_string_value(json_object_get(config, "padding_side"));
     for (int role = 0; role < ROLES; role++) CLT_TRY(read_role(t, config, map, role, ids[role]));
     if (t->base.unk_id < 0 && !config) t->base.unk_id = t->bpe.unk;
     const int class = class_of(config);
+    read_prefix_space(t, config);
     t->base.pads_left = side ? strcmp(side, "left") == 0 : class >= 0 && classes[class].pads_left;
     t->base.cleans_up = flag(config, "clean_up_tokenization_spaces", false);
-    /* Transformers sets the pre-tokenizer to its own value, also where tokenizer.json has another one. */
-    if (config) clt_tokenizer_set_prefix_space(t, flag(config, "add_prefix_space", false));
     return make_template(t, config);
 }
 

@@ -148,24 +148,10 @@ static clt_status read_pre_tokenizer(clt_json_tokenizer *t, json_t *o) {
 
 clt_status clt_tokenizer_read_steps(clt_json_tokenizer *t, json_t *root) {
     t->cuts = true;
-    t->is_byte_level = strcmp(type_of(json_object_get(root, "pre_tokenizer")), "ByteLevel") == 0;
+    t->byte_level_alone = strcmp(type_of(json_object_get(root, "pre_tokenizer")), "ByteLevel") == 0;
     CLT_TRY(each_of(t, json_object_get(root, "normalizer"), "normalizers", "normalizer", read_normalizer));
     return each_of(t, json_object_get(root, "pre_tokenizer"), "pretokenizers", "pre_tokenizer",
                    read_pre_tokenizer);
-}
-
-void clt_tokenizer_set_prefix_space(clt_json_tokenizer *t, bool on) {
-    const bool has = t->n_pre > 0 && t->pre[0].kind == CLT_PRE_SPACE;
-    if (!t->is_byte_level || has == on) return;
-    if (on) { /* ByteLevel has two steps at most */
-        memmove(t->pre + 1, t->pre, t->n_pre * sizeof *t->pre);
-        t->pre[0] = (clt_pre_step){.kind = CLT_PRE_SPACE};
-        t->n_pre++;
-    } else {
-        t->n_pre--;
-        memmove(t->pre, t->pre + 1, t->n_pre * sizeof *t->pre);
-        t->pre[t->n_pre] = (clt_pre_step){0};
-    }
 }
 
 /* --- template --- */
@@ -320,6 +306,7 @@ static clt_status make_pieces(clt_json_tokenizer *t) {
     t->pieces = clt_try_calloc(n, sizeof *t->pieces);
     t->is_byte = clt_try_calloc(n, sizeof *t->is_byte);
     if (!t->pieces || !t->is_byte) return clt_no_memory("the texts of tokens", n * sizeof *t->pieces);
+    if (t->byte_fallback_decoder) t->base.in_run = t->is_byte;
     for (size_t id = 0; id < n; id++) {
         const char *text = clt_tokenizer_text(&t->base, (int64_t)id);
         const size_t from = t->piece_arena.len;

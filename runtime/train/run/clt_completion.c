@@ -75,12 +75,12 @@ static void find_best(const float *x, int64_t n, int64_t k, int32_t *best) {
     }
 }
 
-/* Adds a token to the lists; logits NULL: nothing stands before it, so it has no probability. */
 /* JSON has no NaN, which a model with damaged weights gives. */
 static json_t *number_or_null(double v) {
     return isfinite(v) ? json_real(v) : json_null();
 }
 
+/* Adds a token to the lists; logits NULL: nothing stands before it, so it has no probability. */
 static void note_token(completion *c, int32_t id, const float *logits) {
     if (!c->tokens) return;
     char *text = token_text(c, id);
@@ -109,9 +109,8 @@ static void note_token(completion *c, int32_t id, const float *logits) {
 
 /* --- one prompt --- */
 
-static clt_status check_time(const completion *c) {
-    if (c->s->stop && c->s->stop(c->s->ctx)) return CLT_STOPPED;
-    return clt_now() > c->s->deadline ? CLT_STOPPED : CLT_OK;
+static clt_status check_stop(const completion *c) {
+    return c->s->stop && c->s->stop(c->s->ctx) ? CLT_STOPPED : CLT_OK;
 }
 
 static clt_status take_ids(completion *c, const json_t *list) {
@@ -152,7 +151,7 @@ static clt_status score_prompt(completion *c) {
     note_token(c, c->ids[0], NULL);
     for (size_t at = 0; at + 1 < c->prompt; at += CHUNK) {
         const size_t n = CLT_MIN((size_t)CHUNK, c->prompt - 1 - at);
-        CLT_TRY(check_time(c));
+        CLT_TRY(check_stop(c));
         CLT_TRY(clt_model_logits(clt_generator_model(c->s->g), c->ids, (int64_t)(at + n), (int64_t)at,
                                  (int64_t)n, c->logits));
         for (size_t i = 0; i < n; i++) note_token(c, c->ids[at + i + 1], c->logits + (int64_t)i * c->vocab);
@@ -160,8 +159,10 @@ static clt_status score_prompt(completion *c) {
     return CLT_OK;
 }
 
-/* Cuts the text at the first stop text. */
-static void look_for_stop(completion *c) {
+/* Cuts the text at the first stop text, which may be in bytes that the decoder holds back. */
+static void look_for_stop(completion *c, const clt_token_decoder *decoder) {
+    const size_t known = c->text.len;
+    clt_token_decoder_peek(decoder, &c->text);
     for (size_t i = 0; i < c->r->stop.n && c->text.s; i++) {
         char *at = strstr(c->text.s, c->r->stop.v[i]);
         if (!at) continue;
@@ -169,6 +170,9 @@ static void look_for_stop(completion *c) {
         c->text.len = (size_t)(at - c->text.s);
         c->stopped = true;
     }
+    if (c->stopped || !c->text.s) return;
+    c->text.len = known;
+    c->text.s[known] = 0;
 }
 
 static clt_status continue_text(completion *c) {
@@ -177,7 +181,7 @@ static clt_status continue_text(completion *c) {
     clt_token_decoder decoder = clt_token_decoder_begin(c->tok, true);
     if (!c->r->seeded) sample.seed = (uint64_t)c->s->number;
     for (int64_t i = 0; i < c->r->max_tokens && !c->stopped; i++) {
-        CLT_TRY(check_time(c));
+        CLT_TRY(check_stop(c));
         CLT_TRY(clt_model_logits(clt_generator_model(c->s->g), c->ids, (int64_t)c->n, (int64_t)c->n - 1, 1,
                                  c->logits));
         const int32_t id = clt_sample_token(c->logits, c->vocab, &sample, c->n);
@@ -186,7 +190,7 @@ static clt_status continue_text(completion *c) {
         c->stopped = id == eos;
         if (!c->stopped && id < clt_tokenizer_vocab_size(c->tok))
             CLT_TRY(clt_token_decoder_add(&decoder, id, &c->text));
-        look_for_stop(c);
+        look_for_stop(c, &decoder);
     }
     if (!c->stopped) clt_token_decoder_end(&decoder, &c->text);
     return CLT_OK;
@@ -225,15 +229,19 @@ static clt_status choice_of(completion *c, const json_t *prompt, size_t index, j
     return CLT_OK;
 }
 
+static completion make_completion(const clt_completion_server *s, const clt_completion_request *r) {
+    const clt_model_facts facts = clt_generator_facts(s->g);
+    return (completion){.s = s,
+                        .r = r,
+                        .tok = clt_generator_tokenizer(s->g),
+                        .vocab = facts.vocab_size,
+                        .longest = facts.max_seq_len};
+}
+
 static clt_status begin_completion(completion *c, const clt_completion_server *s,
                                    const clt_completion_request *r) {
-    const clt_model_facts facts = clt_generator_facts(s->g);
-    *c = (completion){.s = s,
-                      .r = r,
-                      .tok = clt_generator_tokenizer(s->g),
-                      .vocab = facts.vocab_size,
-                      .longest = facts.max_seq_len};
-    const size_t bytes = (size_t)(CHUNK * facts.vocab_size) * sizeof *c->logits;
+    *c = make_completion(s, r);
+    const size_t bytes = (size_t)(CHUNK * c->vocab) * sizeof *c->logits;
     c->logits = clt_try_malloc(bytes);
     c->best = clt_malloc((CLT_COMPLETION_LOGPROBS + 1) * sizeof *c->best);
     if (!c->logits) return clt_no_memory("logits", bytes);
@@ -277,10 +285,32 @@ static clt_status answer_prompt(const clt_completion_server *s, const clt_comple
     return st;
 }
 
+/* Refuses a request whose response would be too large, before anything is computed. */
+static clt_status check_size(const clt_completion_server *s, const clt_completion_request *r) {
+    int64_t tokens = 0;
+    const json_t *prompt;
+    size_t i;
+    json_array_foreach(r->prompt, i, prompt) {
+        completion c = make_completion(s, r);
+        clt_status st = check_stop(&c);
+        if (st == CLT_OK) st = read_prompt(&c, prompt);
+        tokens += (r->echo ? (int64_t)c.prompt : 0) + r->max_tokens;
+        clt_free(c.ids);
+        CLT_TRY(st);
+    }
+    const int64_t entries = tokens * (1 + CLT_MAX(r->logprobs, 0));
+    return entries <= s->max_entries
+               ? CLT_OK
+               : clt_error(CLT_BAD_DATA,
+                           "request: the response would have %lld tokens and alternatives, at most %lld are "
+                           "allowed; send fewer prompts, or lower logprobs or max_tokens",
+                           (long long)entries, (long long)s->max_entries);
+}
+
 clt_status clt_completion_answer(const clt_completion_server *s, const clt_completion_request *r,
                                  char **out) {
     answers a = {.choices = json_array()};
-    clt_status st = CLT_OK;
+    clt_status st = check_size(s, r);
     const json_t *prompt;
     size_t i;
     json_array_foreach(r->prompt, i, prompt) if (st == CLT_OK) st = answer_prompt(s, r, prompt, &a);

@@ -13,6 +13,8 @@ enum {
     CLT_COMPLETION_LOGPROBS = 20,    /* most alternatives per token */
     CLT_COMPLETION_STOPS = 16,       /* most stop texts */
     CLT_COMPLETION_TOKENS = 1 << 20, /* most tokens of a prompt, and largest max_tokens */
+    /* Default limit of the tokens of a response, each counted with its alternatives: about 250 MiB. */
+    CLT_COMPLETION_ENTRIES = 1 << 20,
 };
 
 typedef struct {
@@ -34,13 +36,14 @@ typedef struct {
     clt_generator *g;
     const char *name;        /* of the model in responses */
     int64_t number;          /* of the response: its id, and the seed of a request without one */
-    double deadline;         /* clt_now() after which the request is given up */
+    int64_t max_entries;     /* tokens of a response, each counted with its alternatives */
     bool (*stop)(void *ctx); /* whether to give up now; NULL: never */
     void *ctx;
 } clt_completion_server;
 
 /* Answers a request; *out is JSON text to be freed with clt_free. CLT_BAD_DATA: a prompt does not fit the
- * model (clt_last_error); CLT_STOPPED: given up. */
+ * model, or the response exceeds max_entries (clt_last_error); nothing was computed. CLT_STOPPED: given up.
+ */
 clt_status clt_completion_answer(const clt_completion_server *s, const clt_completion_request *r, char **out);
 
 /* The answer of GET /v1/models, and that of an error; to be freed with clt_free. */
