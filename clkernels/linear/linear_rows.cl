@@ -86,10 +86,12 @@ static inline float8 load8(__global const float *p) {
 static inline float2 statistics(__global const float *x, uint k, float eps, __local float *all, uint item) {
     float s = 0.0f, mean = 0.0f;
 #if NORM == 1
+#pragma unroll 2
     for (uint i = item * 8; i < k; i += ITEMS * 8) s += sum8(load8(x + i));
     mean = clt_group_sum(s, all, item) / (float)k;
     s = 0.0f;
 #endif
+#pragma unroll 2
     for (uint i = item * 8; i < k; i += ITEMS * 8) {
         const float8 d = load8(x + i) - mean;
         s += sum8(d * d);
@@ -113,6 +115,7 @@ static inline void stage(__local float4 *to, __global const float *x, uint ldx, 
 #pragma unroll
     for (uint r = 0; r < TOGETHER; r++) {
         __global const float *row = x + min(r, rows - 1) * (size_t)ldx + first;
+#pragma unroll 4 /* requests of several pieces at a time */
         for (uint i = item; i < count; i += ITEMS) {
             float8 v = load8(row + 8 * i);
 #if NORM

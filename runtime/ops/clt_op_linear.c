@@ -86,7 +86,8 @@ static bool is_aligned(const clt_tensor *t) {
 
 static bool takes(const clt_variant *v, const void *call) {
     const clt_linear_params *p = call;
-    return p->rows >= 1 && p->rows <= CLT_LINEAR_ROWS && p->k % clt_variant_param(v, "K", 8) == 0 &&
+    return p->rows >= clt_variant_param(v, "MIN_ROWS", 1) && p->rows <= CLT_LINEAR_ROWS &&
+           p->k % clt_variant_param(v, "K", 8) == 0 &&
            clt_dtype_in(p->w.type, (uint32_t)clt_variant_param(v, "TYPES", 7)) && is_aligned(&p->x) &&
            is_aligned(&p->w) && is_aligned(&p->gate) && is_aligned(&p->norm_w) && is_aligned(&p->norm_b);
 }

@@ -219,12 +219,12 @@ static clt_status take_batch(clt_mpt *m) {
         clt_ref *place;
         int64_t count;
         bool there;
-    } part[] = {{&m->tokens, R, true},
+    } part[] = {{&m->at.position, CLT_MPT_STEP_ROWS, m->shape.texts > 0},
+                {&m->at.place, CLT_MPT_STEP_ROWS, m->shape.texts > 0},
+                {&m->tokens, R, true},
                 {&m->targets, R, true},
                 {&m->seq_ids, R, m->cfg.attn_uses_sequence_id},
                 {&m->row_temperature, R, clt_mpt_temperature_by_row(&m->cfg)},
-                {&m->at.position, CLT_MPT_STEP_ROWS, m->shape.texts > 0},
-                {&m->at.place, CLT_MPT_STEP_ROWS, m->shape.texts > 0},
                 {&m->row_weight, R, m->shape.training},
                 {&m->unique_ids, R, m->shape.training},
                 {&m->unique_first, R, m->shape.training},

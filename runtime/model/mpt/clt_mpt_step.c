@@ -186,13 +186,13 @@ clt_status clt_mpt_begin_step(clt_mpt *m) {
     return gather_tables(m);
 }
 
-/* Tokens, positions and places go to the device in one write. */
+/* Positions, places and tokens, which lie first and in this order, go to the device in one write. */
 static clt_status upload(clt_mpt *m, const int32_t *tokens) {
     const size_t bytes = (size_t)m->step->rows * sizeof *tokens;
     memcpy(clt_mpt_host(m, m->tokens), tokens, bytes);
     memcpy(clt_mpt_host(m, m->at.position), m->step->position, bytes);
     memcpy(clt_mpt_host(m, m->at.place), m->step->place, bytes);
-    return clt_buffer_write(m->tokens.buf, 0, m->host, (size_t)m->forward_words * sizeof *m->host);
+    return clt_buffer_write(m->tokens.buf, 0, m->host, (size_t)m->tokens.off * sizeof *m->host + bytes);
 }
 
 /* All launches from the embedding to the logits. */
