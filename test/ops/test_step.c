@@ -6,8 +6,12 @@
 #include "test/test_util.h"
 
 static clt_linear_params linear_call(clt_dtype type) {
-    return (clt_linear_params){
-        .rows = 1, .n = 64, .k = 64, .x = {.ld = 64}, .w = {.ld = 64, .type = type}, .y = {.ld = 64}};
+    return (clt_linear_params){.rows = CLT_LINEAR_ROWS,
+                               .n = 64,
+                               .k = 64,
+                               .x = {.ld = 64},
+                               .w = {.ld = 64, .type = type},
+                               .y = {.ld = 64}};
 }
 
 static clt_attention_step_params attention_call(clt_dtype type, int64_t head) {

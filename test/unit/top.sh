@@ -13,7 +13,6 @@ with open(sys.argv[1], "w") as f:
         put(batch=b, epoch=0, sample=8 * b, token=512 * b, loss=5 - b / 100, lr=1e-3, grad_norm=None, step_seconds=0.5,
             tokens_per_sec=1024.0, flops_per_sec=1e9, device_memory_bytes=1 << 30)
     for b in range(20): put(event="mark", batch=b, number=b)
-    put(batch=300, label="\x1b]0;x\x07\u009b", eval_loss=2.5)
     put(batch=300, eval_loss=2.25, eval_perplexity=9.4, eval_accuracy=0.5, eval_seconds=1)
     for n in "second", "third", "fourth":
         put(batch=300, label=n, eval_loss=3.25, eval_perplexity=9.4, eval_accuracy=0.5, eval_seconds=1)
@@ -37,7 +36,7 @@ for target in "$tmp/run" "$tmp/run/metrics.jsonl"; do
 done
 report "the plain view has the numbers of the file" $failed
 hostile="$tmp/run"$'\e[2J\u009b\nx'
-mkdir "$hostile" && cp "$tmp/run/metrics.jsonl" "$hostile/"
+mkdir "$hostile" && { echo '{"batch":1,"label":"\u001b]0;x\u0007\u009b","eval_loss":2.5}'; cat "$tmp/run/metrics.jsonl"; } >"$hostile/metrics.jsonl"
 LC_ALL=C.UTF-8 "$cltrain" top "$hostile" >"$log" 2>&1 && grep -q 'run?\[2J??*x' "$log" && grep -q '?\]0;x?' "$log" &&
     ! LC_ALL=C grep -q "[$(printf '\001-\011\013-\037')]" "$log" && ! grep -q $'\u009b' "$log"
 report "control characters in the names of a run and of a loader" $?
