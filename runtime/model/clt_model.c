@@ -355,6 +355,13 @@ clt_status clt_model_next(clt_model *m, const clt_model_text *text, int64_t n, f
     return m->family->next(m, text, n, logits);
 }
 
+clt_status clt_model_next_greedy(clt_model *m, const clt_model_text *text, int64_t n, float *logits,
+                                 int32_t *token) {
+    if (!m->family->next_greedy)
+        return clt_error(CLT_BAD_CONFIG, "models of the family '%s' do not generate text", m->family->name);
+    return m->family->next_greedy(m, text, n, logits, token);
+}
+
 clt_status clt_model_span_logits(clt_model *m, const int32_t *tokens, int64_t samples, int64_t len,
                                  const clt_model_span *span, clt_model_logits_fn fn, void *ctx) {
     if (!m->family->span_logits)

@@ -216,6 +216,12 @@ typedef struct {
  * are bit-identical to those of clt_model_logits; numerics fast on GPUs uses kernels for this
  * (clt_op_linear.h, clt_op_attention_step.h). 1 <= n <= shape.texts. */
 clt_status clt_model_next(clt_model *m, const clt_model_text *text, int64_t n, float *logits);
+/* The same for greedy continuation: the token of the largest logit behind each text, the first of equal ones,
+ * into token[n]. logits [n, V]: memory that the call may use. Where the device chooses (numerics fast on
+ * GPUs) no logits travel, and the step behind the chosen tokens is queued before the call returns: a next
+ * call for the same texts with these tokens finds it under way, and for others it is wasted. */
+clt_status clt_model_next_greedy(clt_model *m, const clt_model_text *text, int64_t n, float *logits,
+                                 int32_t *token);
 
 /* Positions first ... end - 1 of a text. */
 typedef struct {

@@ -57,6 +57,8 @@ typedef struct {
     clt_status (*logits)(clt_model *m, const int32_t *tokens, int64_t len, int64_t first, int64_t rows,
                          float *logits);
     clt_status (*next)(clt_model *m, const clt_model_text *text, int64_t n, float *logits); /* as logits */
+    clt_status (*next_greedy)(clt_model *m, const clt_model_text *text, int64_t n, float *logits,
+                              int32_t *token); /* as logits */
     clt_status (*span_logits)(clt_model *m, const int32_t *tokens, int64_t samples, int64_t len,
                               const clt_model_span *span, clt_model_logits_fn fn,
                               void *ctx); /* NULL: as logits */

@@ -176,9 +176,38 @@ static void about_same(const float *got, const float *want) {
             fail_msg("logit %d is %g instead of %g (largest %g)", i, (double)got[i], (double)want[i], most);
 }
 
+/* Greedy continuation against the search of the logits of a second model, whose bits are the same: a step
+ * that was queued ahead is used where the texts continue with the choice, and not where they continue
+ * otherwise, a text is missing or another begins in its place, or the logits are asked for in between. */
+static void choose_together(clt_model *chooses, clt_model *searches, pair *p) {
+    const clt_mpt *m = (const clt_mpt *)chooses;
+    int32_t tokens[TEXTS][T], token[TEXTS];
+    clt_model_text text[TEXTS];
+    bool ahead = false;
+    for (int i = 0; i < TEXTS; i++) {
+        for (int t = 0; t < T; t++)
+            tokens[i][t] = (int32_t)tu_random_below(70 + (uint64_t)i, (uint64_t)t, VOCAB);
+        text[i] = (clt_model_text){(i + 3) % TEXTS, tokens[i], 1 + 9 * i};
+    }
+    for (int round = 0; text[TEXTS - 1].len < T; round++) {
+        const int64_t n = round % 7 == 5 ? 3 : TEXTS;
+        if (round == 9) text[1].len = 4; /* another text */
+        tu_assert_ok(clt_model_next_greedy(chooses, text, n, p->got, token), "greedy");
+        ahead |= m->ahead.step.rows > 0;
+        tu_assert_ok(clt_model_next(searches, text, n, p->want), "logits");
+        for (int64_t i = 0; i < n; i++) {
+            assert_int_equal(token[i], clt_ref_greedy(p->want + i * VOCAB, VOCAB));
+            const bool obeys = round % 5 != 3 || i != 2;
+            tokens[i][text[i].len++] = obeys ? token[i] : (token[i] + 1) % VOCAB;
+        }
+        if (round % 6 == 4) tu_assert_ok(clt_model_next(chooses, text, TEXTS, p->got), "in between");
+    }
+    assert_int_equal(ahead, m->fused > 0);
+}
+
 static void fast_text(clt_ops *fast, const char *text, int device, clt_dtype type) {
     pair p = {0};
-    clt_model *together;
+    clt_model *together, *second;
     clt_slab *narrow = NULL;
     open_pair(&p, text, device);
     const uint64_t total = p.table.total;
@@ -202,7 +231,10 @@ static void fast_text(clt_ops *fast, const char *text, int device, clt_dtype typ
     tolerance = type ? 0.04 : 1e-5;
     grow_together(&p, together, about_same);
     assert_int_equal(((clt_mpt *)together)->fused, 1);
+    tu_assert_ok(clt_model_create(p.cfg, &shape, fast, p.weights, narrow, &second), "model");
+    choose_together(together, second, &p);
     clt_model_destroy(together);
+    clt_model_destroy(second);
     clt_slab_destroy(narrow);
     clt_free(x);
     close_pair(&p);

@@ -1,6 +1,9 @@
 /* The operations of a growing text's next token: rows of linear.vt and attention_step.vt pass their checks,
  * which compare with formulas in double, for every type and feature; calls that they cannot compute are
- * declined. */
+ * declined. The likeliest token is the first of the largest logits. */
+#include <math.h>
+#include <string.h>
+
 #include "runtime/ops/clt_ops.h"
 #include "runtime/ops/clt_variant.h"
 #include "test/test_util.h"
@@ -107,10 +110,47 @@ static void others_are_declined(void **state) {
     tu_release();
 }
 
+/* Rows of one column to several groups, of which few elements differ: the last of the equal ones from behind
+ * is the first. */
+static void greedy_row(int device, int64_t rows, int64_t cols, bool with_position) {
+    const int64_t ld = cols + 3;
+    float *x = tu_random((size_t)(rows * ld), (uint64_t)cols, 1.0f);
+    int32_t want[4] = {0}, token[4], position[4] = {6, 0, 9, 1};
+    for (int64_t i = 0; i < rows * ld; i++) x[i] = i % 11 == 4 ? NAN : floorf(50 * x[i]);
+    for (int64_t r = 0; r < rows; r++) {
+        float most = -INFINITY;
+        for (int64_t c = cols - 1; c >= 0; c--)
+            if (x[r * ld + c] >= most) most = x[r * ld + c], want[r] = (int32_t)c;
+    }
+    const clt_ref at = tu_upload_i32(device, position, 4), to = tu_blank(device, 4);
+    tu_assert_ok(clt_op_greedy(tu_ops(device), rows, cols,
+                               clt_tensor_of(tu_upload(device, x, (size_t)(rows * ld)), ld, CLT_F32), to,
+                               with_position ? at : clt_ref_none()),
+                 "greedy");
+    memcpy(token, tu_download_i32(to, 4), sizeof token);
+    assert_memory_equal(token, want, (size_t)rows * sizeof *want);
+    memcpy(token, tu_download_i32(at, 4), sizeof token);
+    for (int64_t r = 0; r < 4; r++) assert_int_equal(token[r], position[r] + (with_position && r < rows));
+    tu_release();
+    clt_free(x);
+}
+
+static void greedy_variant(int device, const char *id) {
+    (void)id;
+    static const int64_t size[][2] = {{1, 1}, {3, 2}, {2, 255}, {1, 2049}, {4, 4097}, {2, 50368}};
+    for (size_t i = 0; i < CLT_COUNT_OF(size) - (tu_brief() ? 2 : 0); i++)
+        greedy_row(device, size[i][0], size[i][1], i % 2);
+}
+
+static void greedy_is_right(void **state) {
+    (void)state;
+    tu_each_variant("greedy", greedy_variant);
+}
+
 int main(int argc, char **argv) {
     tu_init(argc, argv);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(linear_is_right),
-                                       cmocka_unit_test(attention_is_right),
-                                       cmocka_unit_test(others_are_declined)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(linear_is_right), cmocka_unit_test(attention_is_right),
+        cmocka_unit_test(greedy_is_right), cmocka_unit_test(others_are_declined)};
     return tu_run(tests, CLT_COUNT_OF(tests));
 }

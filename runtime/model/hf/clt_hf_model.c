@@ -231,6 +231,7 @@ const clt_model_family clt_hf_model_family = {
     .eval = clt_mpt_eval,
     .logits = clt_mpt_logits,
     .next = clt_mpt_next,
+    .next_greedy = clt_mpt_next_greedy,
     .span_logits = clt_mpt_span_logits,
     .activation = clt_mpt_activation,
 };

@@ -69,6 +69,7 @@ static void set_row_weights(clt_mpt *m, const clt_model_pass *b) {
 clt_status clt_mpt_upload(clt_mpt *m, const clt_model_pass *b, bool grad) {
     const void *const *field = b->batch->field;
     size_t bytes = (size_t)(b->batch->samples * m->shape.seq) * 4;
+    m->ahead.step.rows = 0; /* its tokens are overwritten */
     memcpy(clt_mpt_host(m, m->tokens), field[CLT_TEXT_TOKENS], bytes);
     memcpy(clt_mpt_host(m, m->targets), field[CLT_TEXT_TARGETS], bytes);
     if (m->seq_ids.buf) memcpy(clt_mpt_host(m, m->seq_ids), field[CLT_TEXT_SEQ_IDS], bytes);

@@ -99,8 +99,14 @@ typedef struct {
 typedef struct {
     clt_sequence *launches; /* NULL: none are noted */
     int64_t rows, longest;  /* longest: positions + 1, rounded up to multiples of CLT_MPT_STEP_KEYS */
+    bool chooses;           /* the tokens are chosen on the device */
     bool seen;              /* such a step ran, so that all of its kernels are built and checked */
 } clt_mpt_repeat;
+/* A step that was queued behind the choice of its tokens; rows 0: none. */
+typedef struct {
+    clt_mpt_step step;
+    int32_t token[CLT_MPT_STEP_ROWS];
+} clt_mpt_ahead;
 enum { CLT_MPT_STEP_KEYS = 512 };
 
 struct clt_mpt {
@@ -167,9 +173,10 @@ struct clt_mpt {
     int32_t *cached;           /* [texts, T] the tokens whose keys and values are there */
     int64_t *n_cached;         /* [texts] */
     clt_mpt_step *step;        /* NULL: not in a step */
-    int fused;                 /* whether a step takes clt_mpt_step_logits: 1 yes, -1 no, 0 not asked yet */
+    int fused;                 /* whether a step takes its own kernels: 1 yes, -1 no, 0 not asked yet */
     clt_mpt_step_places at;
     clt_mpt_repeat repeat;
+    clt_mpt_ahead ahead;
 };
 
 /* Lays out (and with ops, allocates) all buffers. */
@@ -224,11 +231,17 @@ clt_status clt_mpt_head_need(clt_mpt *m);
 clt_status clt_mpt_head_done(clt_mpt *m);
 /* Logits on the host, times logit_scale and softcapped. */
 void clt_mpt_scale_logits(const clt_mpt *m, float *logits, int64_t n);
-/* Before a pass of m->step: gathers the tables' rows, and finds out once whether kernels for steps fit this
- * model and device (m->fused). */
-clt_status clt_mpt_begin_step(clt_mpt *m);
+/* Finds out once whether kernels for steps fit this model and device (m->fused). */
+clt_status clt_mpt_ask_step(clt_mpt *m);
+/* For a plain pass of m->step: gathers the tables' rows at its positions. */
+clt_status clt_mpt_gather_tables(clt_mpt *m);
 /* The step's logits [rows, V] by these kernels; the step's other texts' positions are in the cache. */
 clt_status clt_mpt_step_logits(clt_mpt *m, const int32_t *tokens, float *logits);
+/* Whether the likeliest tokens can be chosen on the device: the logits there are those of the model. */
+bool clt_mpt_step_chooses(const clt_mpt *m);
+/* The likeliest token behind each of the step's texts. with_next: the step behind them is queued, too, unless
+ * a text is full. m->step may be changed. */
+clt_status clt_mpt_step_tokens(clt_mpt *m, const int32_t *tokens, bool with_next, int32_t *chosen);
 /* Head and loss over groups of samples, with gradients into dnf (d of norm_f's output) when `grad`. */
 clt_status clt_mpt_head(clt_mpt *m, const clt_model_pass *b, bool grad, clt_ref correct);
 /* Uploads the microbatch's arrays; with `grad` also sorts the lookups. */
@@ -239,6 +252,8 @@ clt_status clt_mpt_eval(clt_model *model, const clt_model_pass *p, int64_t *corr
 clt_status clt_mpt_logits(clt_model *model, const int32_t *tokens, int64_t len, int64_t first, int64_t rows,
                           float *logits);
 clt_status clt_mpt_next(clt_model *model, const clt_model_text *text, int64_t n, float *logits);
+clt_status clt_mpt_next_greedy(clt_model *model, const clt_model_text *text, int64_t n, float *logits,
+                               int32_t *token);
 clt_status clt_mpt_span_logits(clt_model *model, const int32_t *tokens, int64_t samples, int64_t len,
                                const clt_model_span *span, clt_model_logits_fn fn, void *ctx);
 clt_status clt_mpt_activation(clt_model *model, const char *name, float *out, size_t count);

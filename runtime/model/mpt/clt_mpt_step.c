@@ -17,7 +17,7 @@ static clt_status gather(clt_mpt *m, clt_tensor table, int64_t cols, clt_ref to)
     return CLT_OK;
 }
 
-static clt_status gather_tables(clt_mpt *m) {
+clt_status clt_mpt_gather_tables(clt_mpt *m) {
     const clt_mpt_config *c = &m->cfg;
     CLT_TRY(gather(m, clt_mpt_lookup(m, m->index.wpe), c->d_model, m->at.wpe));
     if (m->fused > 0) return CLT_OK; /* its kernels read the other tables at the positions */
@@ -181,22 +181,23 @@ static clt_status ask(clt_mpt *m) {
 
 /* --- the step --- */
 
-clt_status clt_mpt_begin_step(clt_mpt *m) {
-    if (!m->fused) CLT_TRY(ask(m));
-    return gather_tables(m);
+clt_status clt_mpt_ask_step(clt_mpt *m) {
+    return m->fused ? CLT_OK : ask(m);
 }
 
 /* Positions, places and tokens, which lie first and in this order, go to the device in one write. */
 static clt_status upload(clt_mpt *m, const int32_t *tokens) {
     const size_t bytes = (size_t)m->step->rows * sizeof *tokens;
+    m->ahead.step.rows = 0;
     memcpy(clt_mpt_host(m, m->tokens), tokens, bytes);
     memcpy(clt_mpt_host(m, m->at.position), m->step->position, bytes);
     memcpy(clt_mpt_host(m, m->at.place), m->step->place, bytes);
     return clt_buffer_write(m->tokens.buf, 0, m->host, (size_t)m->tokens.off * sizeof *m->host + bytes);
 }
 
-/* All launches from the embedding to the logits. */
-static clt_status queue_step(clt_mpt *m) {
+/* All launches from the embedding to the logits, and to the chosen tokens, which take the places of the
+ * step's; then every position is the next one. */
+static clt_status queue_step(clt_mpt *m, bool chooses) {
     const clt_mpt_config *c = &m->cfg;
     const clt_batch sample = {.samples = 1}; /* of as many tokens as there are texts */
     const clt_model_pass b = {.batch = &sample};
@@ -216,39 +217,84 @@ static clt_status queue_step(clt_mpt *m) {
     const clt_linear_params head = head_of(m);
     CLT_TRY(clt_op_linear(m->ops, &head));
     CLT_TRY(clt_mpt_head_done(m));
-    return clt_mpt_done(m, clt_mpt_head_unit(c));
+    CLT_TRY(clt_mpt_done(m, clt_mpt_head_unit(c)));
+    return chooses ? clt_op_greedy(m->ops, head.rows, head.n, head.y, m->tokens, m->at.position) : CLT_OK;
 }
 
 /* The same while its launches are noted. */
-static clt_status note_step(clt_mpt *m) {
+static clt_status note_step(clt_mpt *m, bool chooses) {
     clt_device *dev = clt_ops_device(m->ops);
     clt_sequence_free(m->repeat.launches);
     m->repeat.launches = NULL;
     CLT_TRY(clt_sequence_begin(dev));
-    const clt_status st = queue_step(m);
+    const clt_status st = queue_step(m, chooses);
     CLT_TRY(clt_sequence_end(dev, &m->repeat.launches));
     return st;
 }
 
 /* The first step of its kind builds and checks kernels, the second is noted, and others repeat that. Units
  * that come and go change places, so that nothing can be repeated. */
-static clt_status run_step(clt_mpt *m) {
+static clt_status run_step(clt_mpt *m, bool chooses) {
     clt_mpt_repeat *r = &m->repeat;
     const int64_t rows = m->step->rows, longest = longest_of(m);
-    const bool same = r->seen && r->rows == rows && r->longest == longest;
-    if (m->base.need) return queue_step(m);
+    const bool same = r->seen && r->rows == rows && r->longest == longest && r->chooses == chooses;
+    if (m->base.need) return queue_step(m, chooses);
     if (same && r->launches && clt_sequence_is_current(r->launches)) return clt_sequence_run(r->launches);
-    if (same) return note_step(m);
+    if (same) return note_step(m, chooses);
     clt_sequence_free(r->launches);
-    *r = (clt_mpt_repeat){.rows = rows, .longest = longest, .seen = true};
-    return queue_step(m);
+    *r = (clt_mpt_repeat){.rows = rows, .longest = longest, .chooses = chooses, .seen = true};
+    return queue_step(m, chooses);
 }
 
 clt_status clt_mpt_step_logits(clt_mpt *m, const int32_t *tokens, float *logits) {
     const size_t n = (size_t)(m->step->rows * m->cfg.vocab_size);
+    CLT_TRY(clt_mpt_gather_tables(m));
     CLT_TRY(upload(m, tokens));
-    CLT_TRY(run_step(m));
+    CLT_TRY(run_step(m, false));
     CLT_TRY(clt_ref_read_f32(m->at.logits, logits, n));
     clt_mpt_scale_logits(m, logits, (int64_t)n);
     return CLT_OK;
+}
+
+/* --- tokens that the device chooses --- */
+
+bool clt_mpt_step_chooses(const clt_mpt *m) {
+    return m->fused > 0 && m->cfg.logit_scale == 1 && !(m->cfg.final_logit_softcapping > 0);
+}
+
+/* Whether the step was queued behind the choice of its tokens. */
+static bool is_queued(const clt_mpt *m, const int32_t *tokens) {
+    const clt_mpt_step *a = &m->ahead.step, *s = m->step;
+    const size_t bytes = (size_t)s->rows * sizeof *tokens;
+    return a->rows == s->rows && memcmp(a->position, s->position, bytes) == 0 &&
+           memcmp(a->place, s->place, bytes) == 0 && memcmp(m->ahead.token, tokens, bytes) == 0;
+}
+
+/* Queues the step behind this one, whose tokens and positions the device has. Nothing is queued where weights
+ * come and go, because they would for a step that may be wasted. */
+static clt_status queue_next(clt_mpt *m) {
+    m->ahead.step.rows = 0;
+    if (m->base.need) return CLT_OK;
+    for (int64_t r = 0; r < m->step->rows; r++)
+        if (++m->step->position[r] >= m->room) return CLT_OK;
+    CLT_TRY(clt_mpt_gather_tables(m));
+    CLT_TRY(run_step(m, true));
+    m->ahead.step = *m->step;
+    return CLT_OK;
+}
+
+/* The read of the choice is queued before the next step, so that it does not wait for that. */
+clt_status clt_mpt_step_tokens(clt_mpt *m, const int32_t *tokens, bool with_next, int32_t *chosen) {
+    const size_t word = sizeof *chosen, bytes = (size_t)m->step->rows * word;
+    clt_later read;
+    if (!is_queued(m, tokens)) {
+        CLT_TRY(clt_mpt_gather_tables(m));
+        CLT_TRY(upload(m, tokens));
+        CLT_TRY(run_step(m, true));
+    }
+    m->ahead.step.rows = 0;
+    CLT_TRY(clt_buffer_read_begin(m->tokens.buf, (size_t)m->tokens.off * word, bytes, &read));
+    const clt_status st = with_next ? queue_next(m) : CLT_OK, end = clt_buffer_read_end(&read, chosen);
+    memcpy(m->ahead.token, chosen, bytes);
+    return st == CLT_OK ? end : st;
 }

@@ -99,8 +99,23 @@ static clt_status text_logits(clt_mpt *m, const clt_model_text *t, int64_t first
     return st;
 }
 
-/* The last tokens of texts that have all others in their places, into logits [n, V]. */
-static clt_status step_texts(clt_mpt *m, const clt_model_text *text, int64_t n, float *logits) {
+/* What a call for texts wants: logits [n, V] of each, or with `token` the likeliest token of each; then
+ * `logits` is memory for it. */
+typedef struct {
+    float *logits;
+    int32_t *token;
+} wanted;
+
+/* Row i of the logits is there. */
+static void choose(const clt_mpt *m, const wanted *w, int64_t i) {
+    if (w->token) w->token[i] = clt_ref_greedy(w->logits + i * m->cfg.vocab_size, m->cfg.vocab_size);
+}
+
+/* The last tokens of texts that have all others in their places: texts `at` ... at + n - 1 of those that want
+ * w. all: there are no others. */
+static clt_status step_texts(clt_mpt *m, const clt_model_text *text, int64_t at, int64_t n, bool all,
+                             const wanted *w) {
+    float *logits = w->logits + at * m->cfg.vocab_size;
     clt_mpt_step step = {.rows = n};
     int32_t tokens[CLT_MPT_STEP_ROWS];
     for (int64_t i = 0; i < n; i++) {
@@ -110,10 +125,18 @@ static clt_status step_texts(clt_mpt *m, const clt_model_text *text, int64_t n, 
         m->n_cached[text[i].place] = 0;
     }
     m->step = &step;
-    clt_status st = clt_mpt_begin_step(m);
-    if (st == CLT_OK)
-        st = m->fused > 0 ? clt_mpt_step_logits(m, tokens, logits) : pass_of(m, tokens, n, 0, n, logits);
+    clt_status st = clt_mpt_ask_step(m);
+    const bool chosen = st == CLT_OK && w->token && clt_mpt_step_chooses(m);
+    if (chosen) {
+        st = clt_mpt_step_tokens(m, tokens, all, w->token + at);
+    } else if (st == CLT_OK && m->fused > 0) {
+        st = clt_mpt_step_logits(m, tokens, logits);
+    } else {
+        if (st == CLT_OK) st = clt_mpt_gather_tables(m);
+        if (st == CLT_OK) st = pass_of(m, tokens, n, 0, n, logits);
+    }
     m->step = NULL;
+    for (int64_t i = 0; i < n && st == CLT_OK && !chosen; i++) choose(m, w, at + i);
     for (int64_t i = 0; i < n && st == CLT_OK; i++) keep_text(m, &text[i]);
     return st;
 }
@@ -123,20 +146,30 @@ static bool is_next(const clt_mpt *m, const clt_model_text *t) {
     return known(m, t, t->len - 1) == t->len - 1;
 }
 
-clt_status clt_mpt_next(clt_model *model, const clt_model_text *text, int64_t n, float *logits) {
-    clt_mpt *m = (clt_mpt *)model;
+static clt_status next(clt_mpt *m, const clt_model_text *text, int64_t n, const wanted *w) {
     const int64_t most = CLT_MIN((int64_t)CLT_MPT_STEP_ROWS, m->rows), V = m->cfg.vocab_size;
     for (int64_t i = 0; i < n; i++) CLT_TRY(check_text(m, &text[i]));
     for (int64_t i = 0; i < n;) {
         int64_t joint = 0; /* neighbours that go together */
         while (joint < most && i + joint < n && is_next(m, &text[i + joint])) joint++;
-        if (joint)
-            CLT_TRY(step_texts(m, text + i, joint, logits + i * V));
-        else
-            CLT_TRY(text_logits(m, &text[i], text[i].len - 1, 1, logits + i * V));
+        if (joint) {
+            CLT_TRY(step_texts(m, text + i, i, joint, joint == n, w));
+        } else {
+            CLT_TRY(text_logits(m, &text[i], text[i].len - 1, 1, w->logits + i * V));
+            choose(m, w, i);
+        }
         i += CLT_MAX(joint, 1);
     }
     return CLT_OK;
+}
+
+clt_status clt_mpt_next(clt_model *model, const clt_model_text *text, int64_t n, float *logits) {
+    return next((clt_mpt *)model, text, n, &(wanted){.logits = logits});
+}
+
+clt_status clt_mpt_next_greedy(clt_model *model, const clt_model_text *text, int64_t n, float *logits,
+                               int32_t *token) {
+    return next((clt_mpt *)model, text, n, &(wanted){logits, token});
 }
 
 clt_status clt_mpt_logits(clt_model *model, const int32_t *tokens, int64_t len, int64_t first, int64_t rows,

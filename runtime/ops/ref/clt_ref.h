@@ -184,6 +184,7 @@ void clt_ref_norm_status(const float *chunk_sums, uint64_t n, float threshold, f
                          float status[3]);
 uint64_t clt_ref_hash(const float *x, uint64_t count, uint64_t first); /* the total of clt_op_hash */
 void clt_ref_guard(uint64_t n, const float *x, float flag, float *g);  /* clt_op_guard */
+int32_t clt_ref_greedy(const float *x, int64_t n);                     /* clt_op_greedy of one row */
 void clt_ref_adamw(uint64_t n, float *p, const float *g, float *m, float *v, const clt_optimizer_group *group,
                    float clip);
 void clt_ref_lion(uint64_t n, float *p, const float *g, float *m, const clt_optimizer_group *group,

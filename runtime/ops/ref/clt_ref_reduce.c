@@ -41,3 +41,11 @@ void clt_ref_guard(uint64_t n, const float *x, float flag, float *g) {
     for (uint64_t i = 0; i < n; i++) bad |= !isfinite(x[i]);
     if (bad) g[0] = NAN;
 }
+
+int32_t clt_ref_greedy(const float *x, int64_t n) {
+    float most = -INFINITY;
+    int64_t best = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (x[i] > most) most = x[i], best = i;
+    return (int32_t)best;
+}

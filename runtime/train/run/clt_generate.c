@@ -231,12 +231,9 @@ static void free_text(text_state *t) {
     *t = (text_state){0};
 }
 
-/* Chooses and emits the next token; *ended: it was the last one. */
+/* Adds and emits the next token; *ended: it was the last one. */
 static clt_status continue_text(const clt_generator *g, const clt_generate_params *p, text_state *t,
-                                float *logits, bool *seen, bool *ended) {
-    if (p->sample.repetition_penalty != 1)
-        clt_sample_penalize(logits, t->ids, t->n, p->sample.repetition_penalty, seen);
-    const int32_t id = clt_sample_token(logits, g->facts.vocab_size, &p->sample, t->n);
+                                int32_t id, bool *ended) {
     *ended = p->stop_at_eos && id == clt_tokenizer_eos_id(g->tok);
     if (*ended) return CLT_OK;
     t->ids[t->n++] = id;
@@ -260,7 +257,9 @@ typedef struct {
     text_state *text; /* [places]; ids NULL: free */
     size_t places;
     float *logits; /* [places, V] */
+    int32_t *id;   /* [places]: greedy: the next tokens */
     bool *seen;    /* [V] */
+    bool greedy;   /* the likeliest token is always the next one: the model chooses it */
     int64_t made;  /* tokens behind the first one of each text */
     double start;
 } batch;
@@ -297,8 +296,8 @@ static clt_status fill_place(batch *b, text_state *t) {
     return CLT_OK;
 }
 
-/* The logits of all texts that are being continued, at the places of `logits`. */
-static clt_status next_logits(batch *b) {
+/* The logits, or the next tokens, of all texts that are being continued, at their places. */
+static clt_status run_model(batch *b) {
     const int64_t T = b->g->facts.max_seq_len, V = b->g->facts.vocab_size;
     clt_model_text *text = clt_calloc(b->places, sizeof *text);
     int64_t n = 0;
@@ -309,33 +308,50 @@ static clt_status next_logits(batch *b) {
         text[n++] = (clt_model_text){(int64_t)i, t->ids + ((int64_t)t->n - len), len};
     }
     clt_status st = CLT_OK;
-    if (n && b->g->texts) st = clt_model_next(b->g->model, text, n, b->logits);
     if (n && !b->g->texts)
         st = clt_model_logits(b->g->model, text[0].tokens, text[0].len, text[0].len - 1, 1, b->logits);
-    for (int64_t k = n - 1; k >= 0 && st == CLT_OK; k--) /* row k belongs to place text[k].place >= k */
-        if (text[k].place > k)
-            memcpy(b->logits + text[k].place * V, b->logits + k * V, (size_t)V * sizeof *b->logits);
+    else if (n && b->greedy)
+        st = clt_model_next_greedy(b->g->model, text, n, b->logits, b->id);
+    else if (n)
+        st = clt_model_next(b->g->model, text, n, b->logits);
+    for (int64_t k = n - 1; k >= 0 && st == CLT_OK; k--) { /* row k belongs to place text[k].place >= k */
+        const int64_t place = text[k].place;
+        b->id[place] = b->id[k];
+        if (place > k && !b->greedy)
+            memcpy(b->logits + place * V, b->logits + k * V, (size_t)V * sizeof *b->logits);
+    }
     clt_free(text);
     return st;
 }
 
+/* The next token of the text in place i. */
+static int32_t token_of(const batch *b, size_t i) {
+    const clt_sample_params *sample = &b->p->sample;
+    const text_state *t = &b->text[i];
+    const int64_t V = b->g->facts.vocab_size;
+    float *logits = b->logits + (int64_t)i * V;
+    if (b->greedy) return b->id[i];
+    if (sample->repetition_penalty != 1)
+        clt_sample_penalize(logits, t->ids, t->n, sample->repetition_penalty, b->seen);
+    return clt_sample_token(logits, V, sample, t->n);
+}
+
 /* One token for each text. *more: there is a text to continue. */
 static clt_status round_of(batch *b, bool *more) {
-    const size_t V = (size_t)b->g->facts.vocab_size;
     *more = false;
     for (size_t i = 0; i < b->places; i++) {
         CLT_TRY(fill_place(b, &b->text[i]));
         *more |= b->text[i].ids != NULL;
     }
     if (!*more) return CLT_OK;
-    CLT_TRY(next_logits(b));
+    CLT_TRY(run_model(b));
     for (size_t i = 0; i < b->places; i++) {
         text_state *t = &b->text[i];
         bool ended = false;
         if (!t->ids) continue;
         if (b->made == 0 && b->g->own.dev) clt_device_profile_reset(b->g->own.dev);
         if (b->made == 0) b->start = clt_now();
-        CLT_TRY(continue_text(b->g, b->p, t, b->logits + i * V, b->seen, &ended));
+        CLT_TRY(continue_text(b->g, b->p, t, token_of(b, i), &ended));
         b->made++;
         if (!ended) continue;
         end_output(&t->o);
@@ -352,6 +368,8 @@ clt_status clt_generator_run_all(clt_generator *g, const clt_generate_params *p,
         .g = g, .p = p, .prompt = prompt, .prompts = n, .out = out, .end = end, .ctx = ctx, .places = places};
     bool more = true;
     b.text = clt_calloc(places, sizeof *b.text);
+    b.id = clt_calloc(places, sizeof *b.id);
+    b.greedy = g->texts && !(p->sample.temperature > 0) && p->sample.repetition_penalty == 1;
     b.logits = clt_try_malloc(places * V * sizeof *b.logits);
     b.seen = clt_try_calloc(V, sizeof *b.seen);
     clt_status st =
@@ -363,6 +381,7 @@ clt_status clt_generator_run_all(clt_generator *g, const clt_generate_params *p,
         free_text(&b.text[i]);
     }
     clt_free(b.text);
+    clt_free(b.id);
     clt_free(b.logits);
     clt_free(b.seen);
     return st;
