@@ -11,6 +11,8 @@
  *   APPEND    0: k and v are in the cache already (layers that share them)
  *   HEAD_DIM (a multiple of 8), TYPE of the cache, ALIBI, SOFTCAP, WINDOW: attention.clh
  *   ITEMS     work-items of a group, a multiple of 4, at least HEAD_DIM / 8
+ *   FETCH_AHEAD  not 0: the launch also asks for memory that the next ones read, to be in the L2 cache then (NVIDIA,
+ *             from sm_90 on): attention moves little and leaves the memory idle
  *
  * q, k, v: fp32 rows [heads * D | kv_heads * D | kv_heads * D] at q, k_at and v_at of a row of ldq. cache: rows of ldc
  * elements [k | v]. o: fp32 [rows, ldo]. part: [rows, heads, groups, D + 2].
@@ -29,6 +31,9 @@
 #endif
 #ifndef ITEMS
 #define ITEMS 256
+#endif
+#ifndef FETCH_AHEAD
+#define FETCH_AHEAD 0
 #endif
 #include "../include/clt_team.clh"
 #if !CAUSAL || SEQ_IDS || DROPOUT || HEAD_DIM % 8 || HEAD_DIM / 8 > ITEMS || ROTATED % 2 || ROTATED > HEAD_DIM
@@ -83,6 +88,20 @@ typedef struct {
     float weight[ITEMS], all[ITEMS];
     float8 sums[SUBS * D8];
 } group_memory;
+
+#if FETCH_AHEAD
+#define PIECE 16384 /* bytes that a work-item asks for at a time */
+/* This group's pieces of `bytes` bytes at p, both multiples of 16; all groups of the launch take turns. */
+static inline void fetch_ahead(__global const char *p, ulong bytes, uint item) {
+    const uint groups = (uint)(get_num_groups(0) * get_num_groups(1) * get_num_groups(2));
+    const uint group =
+        (uint)((get_group_id(2) * get_num_groups(1) + get_group_id(1)) * get_num_groups(0) + get_group_id(0));
+    for (ulong at = (item * (ulong)groups + group) * PIECE; at < bytes; at += (ulong)ITEMS * groups * PIECE) {
+        const uint n = (uint)min((ulong)PIECE, bytes - at);
+        __asm__ volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p + at), "r"(n));
+    }
+}
+#endif
 
 /* What a work-group attends to: keys begin ... end - 1 of the new position p. */
 typedef struct {
@@ -161,12 +180,19 @@ attention_step(__global const float *q, ulong q_off, uint ldq, uint k_at, uint v
                __global const int *place, ulong place_off, __global const float *angles, ulong angles_off,
                __global const float *temperature, ulong temperature_off, __global const float *slopes, ulong slopes_off,
                uint group, float scale, float softcap, uint window, uint each, __global float *o, ulong o_off, uint ldo,
-               __global float *part) {
+               __global float *part, __global const char *ahead0, ulong ahead0_off, ulong bytes0,
+               __global const char *ahead1, ulong ahead1_off, ulong bytes1, __global const char *ahead2,
+               ulong ahead2_off, ulong bytes2) {
     __local group_memory g;
     const uint item = (uint)get_local_id(0), h = (uint)get_group_id(1), r = (uint)get_group_id(2), kv = h / group;
     const uint p = (uint)position[position_off + r];
     const uint begin = (uint)attention_first(p, window) + (uint)get_group_id(0) * each;
     const span a = {p, begin, min(begin + each, p + 1), scale, softcap, SLOPE(h)};
+#if FETCH_AHEAD
+    fetch_ahead(ahead0 + ahead0_off, bytes0, item);
+    fetch_ahead(ahead1 + ahead1_off, bytes1, item);
+    fetch_ahead(ahead2 + ahead2_off, bytes2, item);
+#endif
     if (begin > p) return;
     q += q_off + r * (size_t)ldq;
     cache += cache_off + (size_t)place[place_off + r] * room * ldc + kv * HEAD_DIM;
