@@ -91,7 +91,7 @@ clt_status clt_generator_of_engine(clt_engine *e, const clt_config *cfg, clt_gen
     g->tok_source = clt_strdup(cfg->tokenizer);
     clt_status st = clt_run_tokenizer_open(g->tok_source, &g->tok);
     if (st == CLT_OK) st = check_vocabulary(g);
-    if (st == CLT_OK) st = clt_engine_text_model(e, &g->model);
+    if (st == CLT_OK) st = clt_engine_text_model(e, g->texts, &g->model);
     return finish_open(g, st, out);
 }
 
