@@ -26,8 +26,14 @@ event() { grep -q "\"event\":\"$2\",.*$3" "$tmp/$1/metrics.jsonl"; report "$1: e
 events() { grep -c "\"event\":\"$2\"" "$tmp/$1/metrics.jsonl"; }
 
 train straight 0
+says 'effective training time: [0-9.]* % ('
 event straight start '"first":true'
 event straight end '"why":"done","ettr":0\.'
+# One step of a process is mostly compilation: nothing is known.
+train single 0 max_duration=1ba
+event single end '"why":"done","useful_seconds":0\.000'
+! grep -q 'effective training time' "$log"
+report "a single step has no effective training time" $?
 
 # --- replicas ---
 

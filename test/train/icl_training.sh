@@ -57,4 +57,23 @@ report "generation in training" $?
 "$cltrain" train "${settings[@]}" max_duration=2ba "icl_tasks=$tmp/none.yaml" >"$log" 2>&1
 [ $? = 78 ] && grep -q 'none.yaml: no such file' "$log"
 report "a missing task file is an error at the start" $?
+
+# Models of an evaluation YAML without weights: found before the first model is evaluated.
+cat >"$tmp/models.yaml" <<END
+max_seq_len: 96
+device_eval_batch_size: 5
+models:
+- {model_name: a, model: {name: hf_causal_lm, pretrained_model_name_or_path: $golden/icl/hf}, tokenizer: {name: $golden/icl/tokenizer}}
+- model_name: b
+  model: {name: mpt_causal_lm, d_model: 64, n_heads: 4, n_layers: 1, max_seq_len: 96, vocab_size: 420}
+  tokenizer: {name: $golden/icl/tokenizer}
+icl_tasks:
+- {label: lm, dataset_uri: $golden/icl/data/lm.jsonl, icl_task_type: language_modeling, num_fewshot: [0]}
+END
+"$cltrain" eval --json "$tmp/models.yaml" >"$tmp/eval.json" 2>"$log"
+[ $? = 78 ] && grep -q "models.yaml:6:3: no weights to evaluate: set 'models.1.load_path'" "$log" && [ ! -s "$tmp/eval.json" ]
+report "a model without weights names its load_path" $?
+"$cltrain" eval --json "$tmp/models.yaml" models.1.load_path="$golden/nowhere" >/dev/null 2>"$log"
+[ $? != 0 ] && ! grep -q "no weights to evaluate" "$log"
+report "a load_path is looked for" $?
 exit $failed

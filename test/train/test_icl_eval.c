@@ -4,6 +4,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -117,6 +118,36 @@ static void test_batches(void **state) {
     json_decref(b);
 }
 
+/* Rows that are continued together have the texts that each has alone, bit by bit: without a stop string
+ * every row goes to its own end, whatever the others do. More rows than go together at once, and texts that
+ * outgrow the context, are among them. */
+static void test_generation_together(void **state) {
+    static const char task[] = "--items max_seq_len=96 'icl_tasks=[{label: v, dataset_uri: ./data/gen.jsonl, "
+                               "icl_task_type: generation_task_with_answers, num_fewshot: [0, 1], "
+                               "generation_kwargs: {max_new_tokens: %d}}]' device_eval_batch_size=%d";
+    (void)state;
+    for (int most = 5; most <= 80; most += 75) {
+        json_t *alone = NULL;
+        for (int rows = 1; rows <= 12; rows = rows == 1 ? 3 : rows * 4) {
+            char *options = clt_format(task, most, rows);
+            json_t *list = evaluate(options);
+            char *a, *b;
+            if (!alone) alone = json_incref(list);
+            for (size_t i = 0; i < json_array_size(alone); i++) {
+                a = json_dumps(json_object_get(json_array_get(alone, i), "items"), JSON_SORT_KEYS);
+                b = json_dumps(json_object_get(json_array_get(list, i), "items"), JSON_SORT_KEYS);
+                assert_non_null(a);
+                assert_string_equal(a, b);
+                free(a);
+                free(b);
+            }
+            json_decref(list);
+            clt_free(options);
+        }
+        json_decref(alone);
+    }
+}
+
 static void test_subset(void **state) {
     (void)state;
     json_t *list = evaluate("--json icl_subset_num_batches=2"), *got;
@@ -157,8 +188,9 @@ static void test_rows(void **state) {
 int main(int argc, char **argv) {
     (void)argc;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_items),  cmocka_unit_test(test_table), cmocka_unit_test(test_batches),
-        cmocka_unit_test(test_subset), cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_items),   cmocka_unit_test(test_table),
+        cmocka_unit_test(test_batches), cmocka_unit_test(test_subset),
+        cmocka_unit_test(test_rows),    cmocka_unit_test(test_generation_together),
     };
     ru_begin(argv[0]);
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);

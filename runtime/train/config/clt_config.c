@@ -212,6 +212,7 @@ clt_status clt_config_load_eval(const char *path, const char *const *overrides, 
     if (st == CLT_OK) return CLT_OK;
     while (*n > 0) clt_config_free((*out)[--*n]);
     clt_free(*out);
+    *out = NULL;
     return st;
 }
 

@@ -249,6 +249,8 @@ clt_status clt_config_parse(const char *text, size_t bytes, const char *what, co
  * with clt_config_free and the list with clt_free. */
 clt_status clt_config_load_eval(const char *path, const char *const *overrides, size_t n_overrides,
                                 clt_config ***out, size_t *n);
+/* CLT_BAD_CONFIG, naming the key to set, if the configuration names no weights that can be evaluated. */
+clt_status clt_config_check_weights(const clt_config *c);
 void clt_config_free(clt_config *c);
 
 /* What clt_loader_open takes for the training data of `ranks` ranks, or, if l is not &c->train, for

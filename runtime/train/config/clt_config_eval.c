@@ -25,16 +25,33 @@ size_t clt_config_eval_models(const json_t *document) {
     return json_is_array(models) ? json_array_size(models) : 1;
 }
 
-char *clt_config_eval_place(const clt_config *c, const char *path, bool key) {
+/* The path in the evaluation YAML of a key that a configuration has at `path`. */
+static char *written_at(const clt_config *c, const char *path) {
     const size_t n = strcspn(path, ".");
-    char *inside = NULL, *place;
-    for (size_t i = 0; model_keys[i]; i++)
+    for (size_t i = 0; model_keys[i] && clt_yaml_has(c->eval_yaml, "models"); i++)
         if (strlen(model_keys[i]) == n && strncmp(path, model_keys[i], n) == 0)
-            inside = clt_format("models.%zu.%s", c->model_index, path);
-    const char *at = inside && clt_yaml_has(c->eval_yaml, "models") ? inside : path;
-    place = key ? clt_yaml_key_place(c->eval_yaml, at) : clt_yaml_place(c->eval_yaml, at);
-    clt_free(inside);
+            return clt_format("models.%zu.%s", c->model_index, path);
+    return clt_strdup(path);
+}
+
+char *clt_config_eval_place(const clt_config *c, const char *path, bool key) {
+    char *at = written_at(c, path);
+    char *place = key ? clt_yaml_key_place(c->eval_yaml, at) : clt_yaml_place(c->eval_yaml, at);
+    clt_free(at);
     return place;
+}
+
+/* LLM Foundry's evaluation refuses an mpt_causal_lm without load_path, too. */
+clt_status clt_config_check_weights(const clt_config *c) {
+    if (c->load_path || clt_model_pretrained(c->model)) return CLT_OK;
+    char *place = c->eval_yaml ? clt_config_eval_place(c, "model", true) : clt_strdup(c->path);
+    char *key = c->eval_yaml ? written_at(c, "load_path") : clt_strdup("load_path");
+    clt_status st = clt_error(CLT_BAD_CONFIG,
+                              "%s: no weights to evaluate: set '%s' to a checkpoint or a Hugging Face folder",
+                              place, key);
+    clt_free(place);
+    clt_free(key);
+    return st;
 }
 
 static clt_status fail(const clt_config *c, const char *path, const char *text) {

@@ -246,10 +246,10 @@ void clt_engine_set_judge(clt_engine *e, clt_engine_judge judge, void *ctx) {
     e->judge_ctx = ctx;
 }
 
-clt_status clt_engine_text_model(clt_engine *e, clt_model **out) {
+clt_status clt_engine_text_model(clt_engine *e, int64_t texts, clt_model **out) {
     const clt_model_shape shape = {.microbatch = 1,
                                    .seq = clt_model_get_facts(e->cfg->model).max_seq_len,
-                                   .texts = 1,
+                                   .texts = texts,
                                    .numerics = e->cfg->numerics,
                                    .type = e->cfg->precision};
     if (e->sharded_weights)

@@ -38,9 +38,9 @@ clt_status clt_engine_settle(clt_engine *e);
 /* To be called after the weights were loaded or initialised: queues the update of their 16-bit copy (nothing
  * in fp32). */
 clt_status clt_engine_weights_changed(clt_engine *e);
-/* A model that generates text with the engine's current weights and caches keys and values. The caller
- * destroys it before the engine. */
-clt_status clt_engine_text_model(clt_engine *e, clt_model **out);
+/* A model that generates text with the engine's current weights and caches keys and values of `texts` texts.
+ * The caller destroys it before the engine. */
+clt_status clt_engine_text_model(clt_engine *e, int64_t texts, clt_model **out);
 /* The loss scale of amp_fp16, for saving and restoring. */
 clt_loss_scale *clt_engine_loss_scale(clt_engine *e);
 

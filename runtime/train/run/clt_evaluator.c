@@ -116,10 +116,7 @@ static clt_status check_evaluation(const clt_run *r) {
         return clt_error(CLT_BAD_CONFIG, "%s has no eval_loader and no icl_tasks", c->path);
     if (r->opt->eval && r->opt->eval->items && clt_group_size(r->group) > 1)
         return clt_error(CLT_BAD_CONFIG, "--items needs a single rank");
-    if (!evaluated_path(c))
-        return clt_error(CLT_BAD_CONFIG,
-                         "nothing to evaluate: set load_path to a checkpoint or a Hugging Face folder");
-    return CLT_OK;
+    return clt_config_check_weights(c);
 }
 
 static clt_status evaluate(clt_run *r) {

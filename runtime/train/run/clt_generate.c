@@ -91,7 +91,7 @@ clt_status clt_generator_of_engine(clt_engine *e, const clt_config *cfg, clt_gen
     g->tok_source = clt_strdup(cfg->tokenizer);
     clt_status st = clt_run_tokenizer_open(g->tok_source, &g->tok);
     if (st == CLT_OK) st = check_vocabulary(g);
-    if (st == CLT_OK) st = clt_engine_text_model(e, &g->model);
+    if (st == CLT_OK) st = clt_engine_text_model(e, g->texts, &g->model);
     return finish_open(g, st, out);
 }
 
@@ -160,6 +160,14 @@ static size_t begun_stop(const output *o) {
     return most;
 }
 
+/* Adds what the decoder holds back if a stop text is in it: the text ends here. */
+static void look_ahead(output *o) {
+    const size_t known = o->text.len;
+    if (o->decoder.n_held == 0 || o->stop->n == 0) return;
+    clt_token_decoder_peek(&o->decoder, &o->text);
+    if (find_stop(o) == o->text.len) o->text.len = known;
+}
+
 static void flush_text(output *o) {
     if (o->text.len == 0) return;
     const size_t stop = find_stop(o);
@@ -177,6 +185,7 @@ static clt_status emit(output *o, int32_t id) {
         o->foreign = true;
         clt_warn("the model chose token %d, which the tokenizer does not have: such tokens have no text", id);
     }
+    if (st == CLT_OK) look_ahead(o);
     flush_text(o);
     return st;
 }

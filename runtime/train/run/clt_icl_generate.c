@@ -1,7 +1,7 @@
 /* Greedy generation for in-context-learning tasks. Foundry generates the rows of a batch together: the
  * batch ends when every row has its end of text, when one of the stop strings was seen in every row, or after
- * the longest answer. A row alone gives the same tokens, so each row is continued alone, with cached keys and
- * values; the common length follows from where the rows met their ends. */
+ * the longest answer. A row alone gives the same tokens, so as many rows as the text model has places go
+ * together, each to its own end; the common length follows from where the rows met their ends. */
 #include <string.h>
 
 #include "runtime/data/icl/clt_icl_text.h"
@@ -18,9 +18,10 @@ typedef struct {
 typedef struct {
     const clt_icl_run *r;
     const clt_icl_set *s;
-    int64_t most;   /* tokens to generate */
-    size_t *window; /* [n_stop] tokens in which a stop string is looked for */
-    float *logits;
+    int64_t most;         /* tokens to generate */
+    size_t *window;       /* [n_stop] tokens in which a stop string is looked for */
+    float *logits;        /* [places, V] */
+    clt_model_text *text; /* [places] */
     text_row *row;
     size_t n;
 } batch;
@@ -80,22 +81,40 @@ static bool all_stops_seen(const batch *b, const text_row *t) {
 
 static const clt_sample_params greedy = {.top_p = 1, .repetition_penalty = 1};
 
-/* Continues a row up to `until` tokens, its end of text, or, with `stops`, all stop strings. */
-static clt_status extend(batch *b, text_row *t, int64_t until, bool stops) {
-    const int64_t T = b->r->facts.max_seq_len, V = b->r->facts.vocab_size,
-                  eos = clt_tokenizer_eos_id(b->s->tok);
-    while (!t->ended && (int64_t)t->made < until && !(stops && all_stops_seen(b, t))) {
-        const int64_t n = (int64_t)(t->context + t->made), len = CLT_MIN(n, T);
-        CLT_TRY(clt_model_logits(b->r->text, t->ids + (n - len), len, len - 1, 1, b->logits));
-        const int32_t id = clt_sample_token(b->logits, V, &greedy, 0);
-        if (id == eos) {
-            t->ended = true;
-            break;
+/* Whether a row goes on: up to `until` tokens, its end of text, or, with `stops`, all stop strings. */
+static bool goes_on(const batch *b, const text_row *t, int64_t until, bool stops) {
+    return !t->ended && (int64_t)t->made < until && !(stops && all_stops_seen(b, t));
+}
+
+static clt_status take_token(batch *b, text_row *t, const float *logits) {
+    const int32_t id = clt_sample_token(logits, b->r->facts.vocab_size, &greedy, 0);
+    t->ended = id == clt_tokenizer_eos_id(b->s->tok);
+    if (t->ended) return CLT_OK;
+    t->ids[t->context + t->made++] = id;
+    return look_for_stops(b, t);
+}
+
+/* Continues n rows from `first`, of which row i has place i - first. */
+static clt_status extend(batch *b, size_t first, size_t n, int64_t until, bool stops) {
+    const int64_t T = b->r->facts.max_seq_len, V = b->r->facts.vocab_size;
+    for (;;) {
+        int64_t texts = 0;
+        for (size_t i = 0; i < n; i++) {
+            const text_row *t = &b->row[first + i];
+            const int64_t all = (int64_t)(t->context + t->made), len = CLT_MIN(all, T);
+            if (goes_on(b, t, until, stops))
+                b->text[texts++] = (clt_model_text){(int64_t)i, t->ids + (all - len), len};
         }
-        t->ids[n] = id;
-        t->made++;
-        CLT_TRY(look_for_stops(b, t));
+        if (texts == 0) return CLT_OK;
+        CLT_TRY(clt_model_next(b->r->text, b->text, texts, b->logits));
+        for (int64_t k = 0; k < texts; k++)
+            CLT_TRY(take_token(b, &b->row[first + (size_t)b->text[k].place], b->logits + k * V));
     }
+}
+
+static clt_status extend_all(batch *b, int64_t until, bool stops) {
+    const size_t places = (size_t)b->r->places;
+    for (size_t i = 0; i < b->n; i += places) CLT_TRY(extend(b, i, CLT_MIN(places, b->n - i), until, stops));
     return CLT_OK;
 }
 
@@ -119,18 +138,20 @@ static int64_t common_length(const batch *b) {
 static clt_status generate(batch *b, clt_str *output) {
     for (size_t k = 0; k < b->s->task->n_stop; k++)
         CLT_TRY(measure_stop(b, b->s->task->stop[k], &b->window[k]));
-    for (size_t i = 0; i < b->n; i++) CLT_TRY(extend(b, &b->row[i], b->most, true));
+    CLT_TRY(extend_all(b, b->most, true));
     const int64_t end = common_length(b);
+    CLT_TRY(extend_all(b, end, false));
     for (size_t i = 0; i < b->n; i++) {
-        text_row *t = &b->row[i];
-        CLT_TRY(extend(b, t, end, false));
+        const text_row *t = &b->row[i];
         CLT_TRY(decode(b, t->ids + t->context, CLT_MIN(t->made, (size_t)end), true, &output[i]));
     }
     return CLT_OK;
 }
 
 static clt_status open_rows(batch *b, const clt_icl_row *const *row) {
-    const size_t logits = (size_t)b->r->facts.vocab_size * sizeof *b->logits;
+    const size_t places = (size_t)b->r->places;
+    const size_t logits = places * (size_t)b->r->facts.vocab_size * sizeof *b->logits;
+    b->text = clt_calloc(places, sizeof *b->text);
     b->logits = clt_try_malloc(logits);
     if (!b->logits) return clt_no_memory("generating text", logits);
     for (size_t i = 0; i < b->n; i++) {
@@ -160,6 +181,7 @@ clt_status clt_icl_generate(const clt_icl_run *r, const clt_icl_set *s, const cl
     }
     clt_free(b.row);
     clt_free(b.window);
+    clt_free(b.text);
     clt_free(b.logits);
     return st;
 }

@@ -38,6 +38,7 @@ typedef struct {
     clt_group *group;
     clt_model_facts facts;
     clt_model *text;      /* for generation; NULL: there is no such task */
+    int64_t places;       /* texts that it continues together */
     int64_t subset;       /* batches of a set at most; -1: all */
     clt_icl_item_fn item; /* receives this rank's items in order; may be NULL */
     void *ctx;

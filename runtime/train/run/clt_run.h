@@ -166,6 +166,7 @@ typedef struct {
     clt_tokenizer *tok;
     clt_icl_sets sets;
     clt_model *text; /* for generation; NULL: no task generates */
+    int64_t places;  /* texts that it continues together */
 } clt_run_icl;
 
 struct clt_run {

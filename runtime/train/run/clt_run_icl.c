@@ -8,10 +8,27 @@
 
 /* --- opening --- */
 
-static bool any_generates(const clt_config *c) {
-    for (size_t i = 0; i < c->icl.n; i++)
-        if (c->icl.task[i].kind == CLT_ICL_GENERATION) return true;
-    return false;
+/* Rows of the largest batch that generates text, at most as many as gain from reading the weights together;
+ * 0: none does. */
+static int64_t generated_rows(const clt_icl_sets *sets) {
+    enum { MOST = 8 };
+    size_t rows = 0;
+    for (size_t i = 0; i < sets->n; i++)
+        if (sets->set[i].task->kind == CLT_ICL_GENERATION)
+            rows = CLT_MAX(rows, CLT_MIN(sets->set[i].batch_items, sets->set[i].n));
+    return (int64_t)CLT_MIN(rows, (size_t)MOST);
+}
+
+/* Keys and values of every place take device memory. Fewer places give the same texts later. */
+static clt_status open_text_model(clt_run *r) {
+    clt_run_icl *x = &r->icl;
+    for (x->places = generated_rows(&x->sets); x->places > 1; x->places /= 2) {
+        clt_error_quiet(true);
+        clt_status st = clt_engine_text_model(r->engine, x->places, &x->text);
+        clt_error_quiet(false);
+        if (st == CLT_OK) return st;
+    }
+    return x->places ? clt_engine_text_model(r->engine, x->places, &x->text) : CLT_OK;
 }
 
 clt_status clt_run_icl_open(clt_run *r) {
@@ -25,7 +42,7 @@ clt_status clt_run_icl_open(clt_run *r) {
                  (long long)clt_tokenizer_vocab_size(r->icl.tok), (long long)facts.vocab_size);
     for (size_t i = 0; i < c->icl.n; i++)
         CLT_TRY(clt_icl_sets_add(&r->icl.sets, &c->icl.task[i], r->icl.tok));
-    return any_generates(c) ? clt_engine_text_model(r->engine, &r->icl.text) : CLT_OK;
+    return open_text_model(r);
 }
 
 void clt_run_icl_close(clt_run *r) {
@@ -244,16 +261,20 @@ static clt_status run_gauntlet(clt_run *r, const clt_icl_result *result, bool js
     return st;
 }
 
-/* The text model keeps keys and values of its last text, which other weights may have made: a text of one
- * token replaces them. */
-static clt_status forget_last_text(const clt_run *r, int64_t vocab) {
+/* The text model keeps keys and values of its last texts, which other weights may have made: texts of one
+ * token replace them. */
+static clt_status forget_last_texts(const clt_run *r, int64_t vocab) {
+    const clt_run_icl *x = &r->icl;
     const int32_t id = 0;
-    if (!r->icl.text) return CLT_OK;
-    float *logits = clt_try_malloc((size_t)vocab * sizeof *logits);
-    if (!logits) return clt_no_memory("logits", (uint64_t)vocab * sizeof *logits);
-    clt_status st = clt_engine_settle(r->engine);
-    if (st == CLT_OK) st = clt_model_logits(r->icl.text, &id, 1, 0, 1, logits);
+    if (!x->text) return CLT_OK;
+    const size_t bytes = (size_t)(x->places * vocab) * sizeof(float);
+    clt_model_text *text = clt_calloc((size_t)x->places, sizeof *text);
+    float *logits = clt_try_malloc(bytes);
+    for (int64_t i = 0; i < x->places; i++) text[i] = (clt_model_text){i, &id, 1};
+    clt_status st = logits ? clt_engine_settle(r->engine) : clt_no_memory("logits", bytes);
+    if (st == CLT_OK) st = clt_model_next(x->text, text, x->places, logits);
     clt_free(logits);
+    clt_free(text);
     return st;
 }
 
@@ -262,10 +283,11 @@ clt_status clt_run_icl_eval(clt_run *r, bool json) {
                        .group = r->group,
                        .facts = clt_model_get_facts(r->cfg->model),
                        .text = r->icl.text,
+                       .places = r->icl.places,
                        .subset = r->cfg->icl_subset_num_batches};
     const size_t n = r->icl.sets.n;
     clt_icl_result *result = clt_calloc(n + 1, sizeof *result);
-    clt_status st = clt_group_agree(r->group, forget_last_text(r, run.facts.vocab_size));
+    clt_status st = clt_group_agree(r->group, forget_last_texts(r, run.facts.vocab_size));
     for (size_t i = 0; i < n && st == CLT_OK; i++) {
         st = run_set(r, &run, &r->icl.sets.set[i], json, &result[i]);
         if (st == CLT_OK && clt_group_stop(r->group)) st = CLT_STOPPED;

@@ -211,16 +211,25 @@ void clt_run_count_step(clt_run *r, double seconds) {
     r->effective.useful_seconds += seconds;
 }
 
-void clt_run_note_end(clt_run *r, const char *why) {
+/* Without a second step in any process nothing is known: the first one is mostly compilation. */
+static void print_effective(double ratio, double useful_seconds, double wall) {
     char useful[32], all[32];
-    double wall = clt_wall() - r->effective.first_start,
-           ratio = wall > 0 ? CLT_MIN(r->effective.useful_seconds / wall, 1.0) : 0;
-    clt_info("effective training time: %.1f %% (%s of useful steps in %s since the run's first start)",
-             floor(1000 * ratio) / 10, clt_human_seconds(r->effective.useful_seconds, useful),
-             clt_human_seconds(wall, all));
-    char *fields = clt_format(
-        "\"why\":\"%s\",\"ettr\":%.5f,\"useful_seconds\":%.3f,\"wall_seconds\":%.3f,\"guard_seconds\":%.4f",
-        why, ratio, r->effective.useful_seconds, wall, r->guards.seconds);
+    if (useful_seconds == 0) return;
+    char *percent = ratio < 0.001 ? clt_strdup("below 0.1") : clt_format("%.1f", floor(1000 * ratio) / 10);
+    clt_info("effective training time: %s %% (%s of useful steps in %s since the run's first start)", percent,
+             clt_human_seconds(useful_seconds, useful), clt_human_seconds(wall, all));
+    clt_free(percent);
+}
+
+void clt_run_note_end(clt_run *r, const char *why) {
+    const double useful = r->effective.useful_seconds, wall = clt_wall() - r->effective.first_start,
+                 ratio = wall > 0 ? CLT_MIN(useful / wall, 1.0) : 0;
+    print_effective(ratio, useful, wall);
+    char *known = useful > 0 ? clt_format("\"ettr\":%.5f,", ratio) : clt_strdup("");
+    char *fields =
+        clt_format("\"why\":\"%s\",%s\"useful_seconds\":%.3f,\"wall_seconds\":%.3f,\"guard_seconds\":%.4f",
+                   why, known, useful, wall, r->guards.seconds);
     clt_sinks_event(r->sinks, "end", r->progress.now.batch, fields);
+    clt_free(known);
     clt_free(fields);
 }
