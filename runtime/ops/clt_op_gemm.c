@@ -57,57 +57,61 @@ bool clt_gemm_c_is_free(const clt_gemm_params *p) {
 /* --- checking the call --- */
 
 /* An optional tensor of the call. */
-static clt_status check_optional(const char *name, const clt_tensor *t, int64_t rows, int64_t cols) {
-    return clt_tensor_present(*t) ? clt_tensor_check_fits("gemm", name, t, rows, cols) : CLT_OK;
+static clt_status check_optional(const char *op, const char *name, const clt_tensor *t, int64_t rows,
+                                 int64_t cols) {
+    return clt_tensor_present(*t) ? clt_tensor_check_fits(op, name, t, rows, cols) : CLT_OK;
 }
 
-static clt_status check_epilogue(const clt_gemm_params *p) {
+static clt_status check_epilogue(const char *op, const clt_gemm_params *p) {
     if ((unsigned)p->act >= CLT_ACT_COUNT || (unsigned)p->grad_act >= CLT_ACT_COUNT)
-        return clt_error(CLT_FAIL, "gemm: unknown activation %d or %d", (int)p->act, (int)p->grad_act);
+        return clt_error(CLT_FAIL, "%s: unknown activation %d or %d", op, (int)p->act, (int)p->grad_act);
     if (p->form == CLT_GEMM_TN && (clt_gemm_flags(p) & ~(uint32_t)CLT_EP_ACCUMULATE))
-        return clt_error(CLT_FAIL, "gemm: a weight gradient (TN) takes no bias, activation or residual");
+        return clt_error(CLT_FAIL, "%s: a weight gradient (TN) takes no bias, activation or residual", op);
     if (clt_tensor_present(p->a_sum) && p->form != CLT_GEMM_TN)
-        return clt_error(CLT_FAIL, "gemm: a_sum is supported for weight gradients (TN) only");
+        return clt_error(CLT_FAIL, "%s: a_sum is supported for weight gradients (TN) only", op);
     if ((p->grad_act != CLT_ACT_NONE) != clt_tensor_present(p->grad_pre))
-        return clt_error(CLT_FAIL, "gemm: grad_act and grad_pre must be given together");
+        return clt_error(CLT_FAIL, "%s: grad_act and grad_pre must be given together", op);
     if (clt_tensor_present(p->again) && !p->grad_act)
-        return clt_error(CLT_FAIL, "gemm: again needs grad_act and grad_pre");
-    CLT_TRY(check_optional("a_sum", &p->a_sum, 1, p->m));
-    CLT_TRY(check_optional("again", &p->again, p->m, p->n));
-    CLT_TRY(check_optional("bias", &p->bias, 1, p->n));
-    CLT_TRY(check_optional("pre", &p->pre, p->m, p->n));
-    CLT_TRY(check_optional("grad_pre", &p->grad_pre, p->m, p->n));
-    return check_optional("residual", &p->residual, p->m, p->n);
+        return clt_error(CLT_FAIL, "%s: again needs grad_act and grad_pre", op);
+    CLT_TRY(check_optional(op, "a_sum", &p->a_sum, 1, p->m));
+    CLT_TRY(check_optional(op, "again", &p->again, p->m, p->n));
+    CLT_TRY(check_optional(op, "bias", &p->bias, 1, p->n));
+    CLT_TRY(check_optional(op, "pre", &p->pre, p->m, p->n));
+    CLT_TRY(check_optional(op, "grad_pre", &p->grad_pre, p->m, p->n));
+    return check_optional(op, "residual", &p->residual, p->m, p->n);
 }
 
-static clt_status check_types(const clt_gemm_params *p) {
-    const clt_tensor_named in[] = {{"a", p->a}, {"b", p->b}}, out[] = {{"c", p->c}},
+static clt_status check_output_types(const char *op, const clt_gemm_params *p) {
+    const clt_tensor_named out[] = {{"c", p->c}},
                            aux[] = {{"pre", p->pre}, {"grad_pre", p->grad_pre}, {"again", p->again}},
                            wide[] = {{"bias", p->bias}, {"residual", p->residual}, {"a_sum", p->a_sum}};
-    CLT_TRY(clt_tensor_check_one_type("gemm", CLT_DTYPE_PLAIN, in, CLT_COUNT_OF(in)));
-    CLT_TRY(clt_tensor_check_types("gemm", CLT_DTYPE_PLAIN, out, CLT_COUNT_OF(out)));
-    CLT_TRY(clt_tensor_check_one_type("gemm", CLT_DTYPE_PLAIN, aux, CLT_COUNT_OF(aux)));
-    CLT_TRY(clt_tensor_check_types("gemm", clt_dtype_bit(CLT_F32), wide, CLT_COUNT_OF(wide)));
+    CLT_TRY(clt_tensor_check_types(op, CLT_DTYPE_PLAIN, out, CLT_COUNT_OF(out)));
+    CLT_TRY(clt_tensor_check_one_type(op, CLT_DTYPE_PLAIN, aux, CLT_COUNT_OF(aux)));
+    CLT_TRY(clt_tensor_check_types(op, clt_dtype_bit(CLT_F32), wide, CLT_COUNT_OF(wide)));
     if ((unsigned)p->pre.type >= CLT_DTYPE_COUNT) /* checked although pre may be absent */
-        return clt_error(CLT_FAIL, "gemm: pre is of type %s", clt_dtype_name(p->pre.type));
+        return clt_error(CLT_FAIL, "%s: pre is of type %s", op, clt_dtype_name(p->pre.type));
     if (p->accumulate && p->c.type != CLT_F32)
-        return clt_error(CLT_FAIL, "gemm: accumulate needs c in fp32, and c is %s",
+        return clt_error(CLT_FAIL, "%s: accumulate needs c in fp32, and c is %s", op,
                          clt_dtype_name(p->c.type));
-    if (p->form == CLT_GEMM_TN && p->c.type != CLT_F32 && p->k_group != p->k)
-        return clt_error(CLT_FAIL, "gemm: a weight gradient in %s takes one group of rows, not %lld",
-                         clt_dtype_name(p->c.type), (long long)(p->k / p->k_group));
     return CLT_OK;
 }
 
 /* An element may be overwritten by its own result, but not by another element's. */
-static clt_status check_overlaps(const clt_gemm_params *p) {
+static clt_status check_overlaps(const char *op, const clt_gemm_params *p) {
     const clt_tensor *const read[] = {&p->residual, &p->grad_pre};
     for (size_t i = 0; i < CLT_COUNT_OF(read); i++)
         if (p->c.type != read[i]->type && overlaps_c(p, read[i]))
-            return clt_error(CLT_FAIL, "gemm: c, %s, overlaps %s, %s; only tensors of one type may overlap",
+            return clt_error(CLT_FAIL, "%s: c, %s, overlaps %s, %s; only tensors of one type may overlap", op,
                              clt_dtype_name(p->c.type), i ? "grad_pre" : "residual",
                              clt_dtype_name(read[i]->type));
     return CLT_OK;
+}
+
+clt_status clt_gemm_check_outputs(const char *op, const clt_gemm_params *p) {
+    CLT_TRY(check_output_types(op, p));
+    CLT_TRY(clt_tensor_check_fits(op, "c", &p->c, p->m, p->n));
+    CLT_TRY(check_epilogue(op, p));
+    return check_overlaps(op, p);
 }
 
 static clt_status check_call(const clt_gemm_params *p) {
@@ -118,12 +122,15 @@ static clt_status check_call(const clt_gemm_params *p) {
         return clt_error(CLT_FAIL, "gemm: groups of %lld rows do not divide %lld rows", (long long)p->k_group,
                          (long long)p->k);
     const bool tn = p->form == CLT_GEMM_TN, nt = p->form == CLT_GEMM_NT;
-    CLT_TRY(check_types(p));
+    const clt_tensor_named in[] = {{"a", p->a}, {"b", p->b}};
+    CLT_TRY(clt_tensor_check_one_type("gemm", CLT_DTYPE_PLAIN, in, CLT_COUNT_OF(in)));
     CLT_TRY(clt_tensor_check_fits("gemm", "a", &p->a, tn ? p->k : p->m, tn ? p->m : p->k));
     CLT_TRY(clt_tensor_check_fits("gemm", "b", &p->b, nt ? p->n : p->k, nt ? p->k : p->n));
-    CLT_TRY(clt_tensor_check_fits("gemm", "c", &p->c, p->m, p->n));
-    CLT_TRY(check_epilogue(p));
-    return check_overlaps(p);
+    CLT_TRY(clt_gemm_check_outputs("gemm", p));
+    if (tn && p->c.type != CLT_F32 && p->k_group != p->k)
+        return clt_error(CLT_FAIL, "gemm: a weight gradient in %s takes one group of rows, not %lld",
+                         clt_dtype_name(p->c.type), (long long)(p->k / p->k_group));
+    return CLT_OK;
 }
 
 /* --- choosing --- */

@@ -20,6 +20,8 @@ enum {
     CLT_EP_RESIDUAL = 16,
     CLT_EP_ACCUMULATE = 32
 };
+/* Checks c, the epilogue and overlaps of a call whose sizes are valid; messages begin with `op`. */
+clt_status clt_gemm_check_outputs(const char *op, const clt_gemm_params *p);
 /* The flags of a call: one for each step of the epilogue that it has. */
 uint32_t clt_gemm_flags(const clt_gemm_params *p);
 enum { CLT_EP_ARG_COUNT = 15 };

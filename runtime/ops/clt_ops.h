@@ -38,10 +38,12 @@
 #include "runtime/ops/clt_op_elementwise.h"
 #include "runtime/ops/clt_op_embedding.h"
 #include "runtime/ops/clt_op_gemm.h"
+#include "runtime/ops/clt_op_gemm8.h"
 #include "runtime/ops/clt_op_greedy.h"
 #include "runtime/ops/clt_op_linear.h"
 #include "runtime/ops/clt_op_loss.h"
 #include "runtime/ops/clt_op_norm.h"
+#include "runtime/ops/clt_op_quantize.h"
 #include "runtime/ops/clt_op_slab.h"
 
 #endif

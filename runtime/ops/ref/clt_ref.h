@@ -48,6 +48,40 @@ clt_ref_gemm_params clt_ref_gemm_of(const clt_gemm_params *p);
 void clt_ref_gemm(const clt_ref_gemm_params *p);
 /* Output (i, j) alone, for sampled checks at large shapes. Writes c[i,j], and pre[i,j] if pre is set. */
 void clt_ref_gemm_at(const clt_ref_gemm_params *p, int64_t i, int64_t j);
+/* The epilogue: from the finished chain v of output (i, j) to c[i,j], and pre[i,j] if pre is set. */
+void clt_ref_gemm_finish(const clt_ref_gemm_params *p, int64_t i, int64_t j, float v);
+
+/* Host form of clt_blocks8. */
+typedef struct {
+    int8_t *q;
+    int64_t ld;
+    float *scale;
+    int64_t ld_scale;
+    int32_t block, tile;
+} clt_ref_blocks8;
+/* The scale of values whose largest magnitude is `amax`: the smallest power of two s of at least 2^-126 with
+ * amax <= 127 s; +0 for 0, NaN for infinity or NaN. */
+float clt_ref_scale8(float amax);
+/* Host form of clt_quantize_params; an absent output has no q. */
+typedef struct {
+    int64_t rows, cols, rows_per_sample;
+    const float *x;
+    int64_t ldx;
+    clt_ref_blocks8 along, across;
+} clt_ref_quantize_params;
+void clt_ref_quantize(const clt_ref_quantize_params *p);
+
+/* Host form of clt_gemm8_params: `to` has the outputs, the epilogue, m, n, k and k_group; its a, b and form
+ * are not used. */
+typedef struct {
+    clt_gemm8_form form;
+    clt_ref_blocks8 a, b;
+    clt_ref_gemm_params to;
+} clt_ref_gemm8_params;
+/* All outputs; uses several threads at large shapes. */
+void clt_ref_gemm8(const clt_ref_gemm8_params *p);
+/* Output (i, j) alone, for sampled checks at large shapes. */
+void clt_ref_gemm8_at(const clt_ref_gemm8_params *p, int64_t i, int64_t j);
 
 /* Output (i, j) with the sum over k in double, and how far from it a row of `numerics: fast` may be. Such a
  * row may add in any order and, as matrix units do, drop bits of addends that are smaller than the largest of

@@ -45,12 +45,7 @@ static void weight_gradient_at(const clt_ref_gemm_params *p, int64_t i, int64_t 
     p->c[i * p->ldc + j] = clt_ref_rounded(p->c_type, sum);
 }
 
-void clt_ref_gemm_at(const clt_ref_gemm_params *p, int64_t i, int64_t j) {
-    if (p->form == CLT_GEMM_TN) {
-        weight_gradient_at(p, i, j);
-        return;
-    }
-    float v = chain(p, i, j, 0, p->k);
+void clt_ref_gemm_finish(const clt_ref_gemm_params *p, int64_t i, int64_t j, float v) {
     if (p->bias) v = v + p->bias[j];
     if (p->pre) p->pre[i * p->ldpre + j] = clt_ref_rounded(p->aux_type, v);
     if (p->act != CLT_ACT_NONE) v = clt_ref_act(p->act, v);
@@ -58,6 +53,13 @@ void clt_ref_gemm_at(const clt_ref_gemm_params *p, int64_t i, int64_t j) {
     if (p->residual) v = p->residual[i * p->ldres + j] + v;
     float *c = p->c + i * p->ldc + j;
     *c = clt_ref_rounded(p->c_type, p->accumulate ? *c + v : v);
+}
+
+void clt_ref_gemm_at(const clt_ref_gemm_params *p, int64_t i, int64_t j) {
+    if (p->form == CLT_GEMM_TN)
+        weight_gradient_at(p, i, j);
+    else
+        clt_ref_gemm_finish(p, i, j, chain(p, i, j, 0, p->k));
 }
 
 static void gemm_row(void *ctx, size_t i) {

@@ -1,0 +1,206 @@
+/* 8-bit blocks from fp32, bf16 and fp16: the rows of quantize.vt, and the rules of clt_blocks8. */
+#include "runtime/ops/clt_op_quantize.h"
+
+#include <limits.h>
+#include <math.h>
+#include <string.h>
+
+#include "runtime/ops/clt_check.h"
+#include "runtime/ops/ref/clt_ref.h"
+
+/* --- the rules of a matrix in blocks --- */
+
+static clt_status check_format(const char *op, const char *name, const clt_blocks8 *b) {
+    if (!clt_blocks8_present(b) || !b->scale.buf)
+        return clt_error(CLT_FAIL, "%s: the 8-bit matrix %s or its scales are missing", op, name);
+    if (b->block != 64 && b->block != 128)
+        return clt_error(CLT_FAIL, "%s: %s has blocks of %d; supported: 64, 128", op, name, (int)b->block);
+    if (b->tile != 1 && b->tile != b->block)
+        return clt_error(CLT_FAIL, "%s: a scale of %s is for %d rows; supported: 1, %d", op, name,
+                         (int)b->tile, (int)b->block);
+    if (b->q.off % 16 || b->ld % 16)
+        return clt_error(CLT_FAIL,
+                         "%s: rows of %s start at byte %llu, %lld apart; both must be multiples of 16", op,
+                         name, (unsigned long long)b->q.off, (long long)b->ld);
+    return CLT_OK;
+}
+
+/* Whether `rows` rows of `cols` elements of `size` bytes, `ld` apart, lie inside the buffer. */
+static bool fits(clt_ref at, int64_t ld, int64_t rows, int64_t cols, uint64_t size) {
+    const uint64_t have = clt_buffer_bytes(at.buf) / size;
+    const uint64_t need = (uint64_t)(rows - 1) * (uint64_t)ld + (uint64_t)cols;
+    return (rows == 1 || ld >= cols) && at.off <= have && need <= have - at.off;
+}
+
+clt_status clt_blocks8_check(const char *op, const char *name, const clt_blocks8 *b, int64_t rows,
+                             int64_t k) {
+    CLT_TRY(check_format(op, name, b));
+    if (k % b->block)
+        return clt_error(CLT_FAIL, "%s: %s has rows of %lld elements, which are no whole blocks of %d", op,
+                         name, (long long)k, (int)b->block);
+    if (!fits(b->q, b->ld, rows, k, 1))
+        return clt_error(CLT_FAIL,
+                         "%s: %s [%lld, %lld] from byte %llu on, rows %lld apart, exceeds its buffer "
+                         "or overlaps itself",
+                         op, name, (long long)rows, (long long)k, (unsigned long long)b->q.off,
+                         (long long)b->ld);
+    if (!fits(b->scale, b->ld_scale, k / b->block, CLT_CEIL_DIV(rows, b->tile), sizeof(float)))
+        return clt_error(CLT_FAIL,
+                         "%s: the %lld x %lld scales of %s, rows %lld apart, exceed their buffer or "
+                         "overlap",
+                         op, (long long)(k / b->block), (long long)CLT_CEIL_DIV(rows, b->tile), name,
+                         (long long)b->ld_scale);
+    return CLT_OK;
+}
+
+/* --- launching --- */
+
+enum { ALONG = 1, ACROSS = 2, TILE = 4 }; /* flags of the kernels */
+
+static const clt_blocks8 *either(const clt_quantize_params *p) {
+    return clt_blocks8_present(&p->along) ? &p->along : &p->across;
+}
+
+static int64_t sample_of(const clt_quantize_params *p) {
+    return clt_blocks8_present(&p->across) ? p->rows_per_sample : p->rows;
+}
+
+static clt_status run(clt_ops *ops, const clt_variant *v, const clt_quantize_params *p) {
+    const clt_blocks8 *any = either(p);
+    const int64_t block = any->block, sample = sample_of(p), wg = clt_variant_param(v, "WG", 64);
+    const uint32_t flags = (clt_blocks8_present(&p->along) ? ALONG : 0) |
+                           (clt_blocks8_present(&p->across) ? ACROSS : 0) | (any->tile > 1 ? TILE : 0);
+    clt_kernel *kernel;
+    CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "quantize", v->options, &kernel));
+    const clt_arg args[] = {
+        CLT_U32(p->rows),         CLT_U32(p->cols),           CLT_U32(sample),      CLT_U32(flags),
+        CLT_REF(p->x.ref),        CLT_U64(p->x.ld),           CLT_REF(p->along.q),  CLT_U64(p->along.ld),
+        CLT_REF(p->along.scale),  CLT_U64(p->along.ld_scale), CLT_REF(p->across.q), CLT_U64(p->across.ld),
+        CLT_REF(p->across.scale), CLT_U64(p->across.ld_scale)};
+    const size_t global[2] = {(size_t)(CLT_CEIL_DIV(p->cols, block) * wg),
+                              (size_t)(p->rows / sample * CLT_CEIL_DIV(sample, block))};
+    return clt_launch_rows(kernel, global, (size_t[]){(size_t)wg, 1}, args, CLT_COUNT_OF(args));
+}
+
+/* --- the check of a row: ragged samples and columns, both orientations, rows and tiles, every type --- */
+
+typedef struct {
+    int64_t rows, cols, sample;
+    int32_t tile;
+    clt_dtype type;
+} check_case;
+
+typedef struct { /* an output on both sides */
+    clt_blocks8 device;
+    clt_ref_blocks8 host;
+    size_t words, scales;
+} check_output;
+
+static check_output make_output(clt_check *c, const check_case *t, int32_t block, bool across) {
+    const int64_t lines = across ? t->cols : t->rows;
+    const int64_t k =
+        across ? clt_blocks8_across_k(t->rows, t->sample, block) : clt_blocks8_along_k(t->cols, block);
+    const int64_t ld_scale = CLT_CEIL_DIV(lines, t->tile) + 3;
+    check_output o = {.words = (size_t)(lines * k / 4), .scales = (size_t)(k / block * ld_scale)};
+    float *const blank = clt_check_zeros(c, o.words + o.scales);
+    memset(blank, 0x55, (o.words + o.scales) * sizeof *blank);
+    o.device = (clt_blocks8){.ld = k, .ld_scale = ld_scale, .block = block, .tile = t->tile};
+    o.device.q = clt_check_upload(c, blank, o.words);
+    o.device.scale = clt_check_upload(c, blank, o.scales);
+    o.device.q.off *= 4;
+    o.host = (clt_ref_blocks8){(int8_t *)blank, k, blank + o.words, ld_scale, block, t->tile};
+    return o;
+}
+
+/* The numbers are compared as bytes: as floats, words with the bits of a NaN would all be equal. */
+static void compare_output(clt_check *c, const char *what, const check_output *o) {
+    const size_t bytes = o->words * 4;
+    size_t i = 0;
+    int8_t *got = clt_calloc(bytes, 1);
+    if (c->st == CLT_OK) c->st = clt_buffer_read(o->device.q.buf, o->device.q.off, got, bytes);
+    while (c->st == CLT_OK && i < bytes && got[i] == o->host.q[i]) i++;
+    if (c->st == CLT_OK && i < bytes)
+        c->st = clt_variant_fail(c->ops, "%s: number %zu is %d, the oracle has %d", what, i, got[i],
+                                 o->host.q[i]);
+    clt_free(got);
+    clt_check_compare(c, what, o->device.scale, o->host.scale, o->scales);
+}
+
+static void check_one(clt_check *c, const clt_variant *v, const check_case *t, int32_t block) {
+    const size_t n = (size_t)(t->rows * (t->cols + 3));
+    float *x = clt_check_random(c, n, 31);
+    for (size_t i = 0; i < n; i++) x[i] *= i % 5 ? 1.0f : i % 7 ? 0x1p-130f : 0x1p60f;
+    x[n / 2] = INFINITY;
+    const clt_ref at = clt_check_upload_as(c, t->type, x, n);
+    check_output along = make_output(c, t, block, false), across = make_output(c, t, block, true);
+    const clt_quantize_params p = {.rows = t->rows,
+                                   .cols = t->cols,
+                                   .rows_per_sample = t->sample,
+                                   .x = clt_tensor_of(at, t->cols + 3, t->type),
+                                   .along = along.device,
+                                   .across = across.device};
+    if (c->st == CLT_OK) c->st = run(c->ops, v, &p);
+    clt_ref_quantize(
+        &(clt_ref_quantize_params){t->rows, t->cols, t->sample, x, t->cols + 3, along.host, across.host});
+    compare_output(c, "along", &along);
+    compare_output(c, "across", &across);
+}
+
+static clt_status check(clt_ops *ops, const clt_variant *v, void *ctx) {
+    const clt_quantize_params *like = ctx;
+    const check_case cases[] = {{270, 203, 135, 1, like->x.type},
+                                {150, 260, 150, either(like)->block, like->x.type}};
+    clt_check c = {.ops = ops, .aligned = true};
+    for (size_t i = 0; i < CLT_COUNT_OF(cases) && c.st == CLT_OK; i++)
+        check_one(&c, v, &cases[i], either(like)->block);
+    return clt_check_end(&c);
+}
+
+/* --- the call --- */
+
+static clt_status check_sizes(const clt_quantize_params *p) {
+    const bool across = clt_blocks8_present(&p->across);
+    if (p->rows < 1 || p->cols < 1 || p->rows > INT_MAX || p->cols > INT_MAX)
+        return clt_error(CLT_FAIL, "quantize: sizes %lld x %lld are not in 1..%d", (long long)p->rows,
+                         (long long)p->cols, INT_MAX);
+    if (!across && !clt_blocks8_present(&p->along))
+        return clt_error(CLT_FAIL, "quantize: no output is given");
+    if (across && (p->rows_per_sample < 1 || p->rows % p->rows_per_sample))
+        return clt_error(CLT_FAIL, "quantize: samples of %lld rows do not divide %lld rows",
+                         (long long)p->rows_per_sample, (long long)p->rows);
+    return CLT_OK;
+}
+
+static clt_status check_outputs(const clt_quantize_params *p) {
+    const clt_blocks8 *a = &p->along, *b = &p->across;
+    if (clt_blocks8_present(a)) {
+        CLT_TRY(check_format("quantize", "along", a));
+        CLT_TRY(clt_blocks8_check("quantize", "along", a, p->rows, clt_blocks8_along_k(p->cols, a->block)));
+    }
+    if (!clt_blocks8_present(b)) return CLT_OK;
+    CLT_TRY(check_format("quantize", "across", b));
+    if (b->tile > 1 && p->rows_per_sample != p->rows)
+        return clt_error(CLT_FAIL, "quantize: tiles need rows_per_sample %lld, the number of rows",
+                         (long long)p->rows);
+    const int64_t k = clt_blocks8_across_k(p->rows, p->rows_per_sample, b->block);
+    CLT_TRY(clt_blocks8_check("quantize", "across", b, p->cols, k));
+    if (clt_blocks8_present(a) && (a->block != b->block || a->tile != b->tile))
+        return clt_error(CLT_FAIL, "quantize: along has blocks of %d and tiles of %d, across %d and %d",
+                         (int)a->block, (int)a->tile, (int)b->block, (int)b->tile);
+    return CLT_OK;
+}
+
+clt_status clt_op_quantize(clt_ops *ops, const clt_quantize_params *p) {
+    const clt_tensor_named x[] = {{"x", p->x}};
+    const clt_variant *v;
+    char options[48] = "";
+    CLT_TRY(check_sizes(p));
+    CLT_TRY(clt_tensor_check_types("quantize", CLT_DTYPE_PLAIN, x, 1));
+    CLT_TRY(clt_tensor_check_fits("quantize", "x", &p->x, p->rows, p->cols));
+    CLT_TRY(check_outputs(p));
+    if (p->x.type) snprintf(options, sizeof options, " -DX_TYPE=%d", (int)p->x.type);
+    if (either(p)->block == 64) strcat(options, " -DBLOCK=64");
+    const clt_variant_question q = {.op = "quantize", .options = options, .check = check, .call = p};
+    CLT_TRY(clt_variant_pick_for(ops, &q, &v));
+    return run(ops, v, p);
+}
