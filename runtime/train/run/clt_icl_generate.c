@@ -22,6 +22,7 @@ typedef struct {
     size_t *window;       /* [n_stop] tokens in which a stop string is looked for */
     float *logits;        /* [places, V] */
     clt_model_text *text; /* [places] */
+    int32_t *id;          /* [places] */
     text_row *row;
     size_t n;
 } batch;
@@ -79,15 +80,12 @@ static bool all_stops_seen(const batch *b, const text_row *t) {
     return seen > 0 && seen == b->s->task->n_stop;
 }
 
-static const clt_sample_params greedy = {.top_p = 1, .repetition_penalty = 1};
-
 /* Whether a row goes on: up to `until` tokens, its end of text, or, with `stops`, all stop strings. */
 static bool goes_on(const batch *b, const text_row *t, int64_t until, bool stops) {
     return !t->ended && (int64_t)t->made < until && !(stops && all_stops_seen(b, t));
 }
 
-static clt_status take_token(batch *b, text_row *t, const float *logits) {
-    const int32_t id = clt_sample_token(logits, b->r->facts.vocab_size, &greedy, 0);
+static clt_status take_token(batch *b, text_row *t, int32_t id) {
     t->ended = id == clt_tokenizer_eos_id(b->s->tok);
     if (t->ended) return CLT_OK;
     t->ids[t->context + t->made++] = id;
@@ -96,7 +94,7 @@ static clt_status take_token(batch *b, text_row *t, const float *logits) {
 
 /* Continues n rows from `first`, of which row i has place i - first. */
 static clt_status extend(batch *b, size_t first, size_t n, int64_t until, bool stops) {
-    const int64_t T = b->r->facts.max_seq_len, V = b->r->facts.vocab_size;
+    const int64_t T = b->r->facts.max_seq_len;
     for (;;) {
         int64_t texts = 0;
         for (size_t i = 0; i < n; i++) {
@@ -106,9 +104,9 @@ static clt_status extend(batch *b, size_t first, size_t n, int64_t until, bool s
                 b->text[texts++] = (clt_model_text){(int64_t)i, t->ids + (all - len), len};
         }
         if (texts == 0) return CLT_OK;
-        CLT_TRY(clt_model_next(b->r->text, b->text, texts, b->logits));
+        CLT_TRY(clt_model_next_greedy(b->r->text, b->text, texts, b->logits, b->id));
         for (int64_t k = 0; k < texts; k++)
-            CLT_TRY(take_token(b, &b->row[first + (size_t)b->text[k].place], b->logits + k * V));
+            CLT_TRY(take_token(b, &b->row[first + (size_t)b->text[k].place], b->id[k]));
     }
 }
 
@@ -152,6 +150,7 @@ static clt_status open_rows(batch *b, const clt_icl_row *const *row) {
     const size_t places = (size_t)b->r->places;
     const size_t logits = places * (size_t)b->r->facts.vocab_size * sizeof *b->logits;
     b->text = clt_calloc(places, sizeof *b->text);
+    b->id = clt_calloc(places, sizeof *b->id);
     b->logits = clt_try_malloc(logits);
     if (!b->logits) return clt_no_memory("generating text", logits);
     for (size_t i = 0; i < b->n; i++) {
@@ -182,6 +181,7 @@ clt_status clt_icl_generate(const clt_icl_run *r, const clt_icl_set *s, const cl
     clt_free(b.row);
     clt_free(b.window);
     clt_free(b.text);
+    clt_free(b.id);
     clt_free(b.logits);
     return st;
 }
