@@ -132,6 +132,9 @@ typedef struct {
     clt_numerics numerics;
     clt_dtype type; /* of activations, their gradients and the weights that GEMMs read; residuals, statistics,
                        losses and weight gradients are always fp32 */
+    /* Products of weights and activations, and their gradients, multiply 8-bit blocks (clt_op_gemm8.h), made
+     * from what they would read otherwise. With numerics exact only. */
+    bool eight_bits;
     /* Lookups read the 16-bit weights instead of the fp32 weights, which changes bits: for runs that hold no
      * fp32 copy of an embedding. No effect with type fp32. */
     bool narrow_embeddings;

@@ -109,6 +109,12 @@ typedef struct {
 } clt_mpt_ahead;
 enum { CLT_MPT_STEP_KEYS = 512 };
 
+/* shape.eight_bits: where a product's two operands are quantised, and how large these places are. */
+typedef struct {
+    clt_ref q[2], scale[2];
+    int64_t q_bytes[2], scales[2];
+} clt_mpt_eight;
+
 struct clt_mpt {
     clt_model base;
     clt_mpt_config cfg;
@@ -177,6 +183,7 @@ struct clt_mpt {
     clt_mpt_step_places at;
     clt_mpt_repeat repeat;
     clt_mpt_ahead ahead;
+    clt_mpt_eight eight;
 };
 
 /* Lays out (and with ops, allocates) all buffers. */
@@ -212,6 +219,12 @@ clt_tensor clt_mpt_lookup(const clt_mpt *m, int entry); /* as the lookup reads i
 clt_status clt_mpt_norm_weight(clt_mpt *m, int w, clt_tensor *out);
 /* Rows of C times embedding_scale, in place. */
 clt_status clt_mpt_scale_embedding(clt_mpt *m, int64_t rows, clt_ref x);
+
+/* A product of the pass: clt_op_gemm, or with shape.eight_bits clt_op_gemm8 of the quantised operands, where
+ * b of NT and NN is a weight. */
+clt_status clt_mpt_product(clt_mpt *m, const clt_gemm_params *g);
+/* Notes the operands of the products of a Linear with `rows` rows in m->eight. */
+void clt_mpt_eight_plan(clt_mpt *m, int64_t rows, int64_t out, int64_t in);
 
 /* What norm_2 reads [R, C]. */
 static inline clt_ref clt_mpt_mlp_input(const clt_mpt *m, int layer) {

@@ -311,21 +311,56 @@ static clt_status upload_tables(clt_mpt *m) {
     return st;
 }
 
+/* Rows, outputs and inputs of the kinds of Linear. */
+enum { LINEARS = 5 };
+static void linears_of(const clt_mpt *m, int64_t out[LINEARS][3]) {
+    const clt_mpt_config *c = &m->cfg;
+    const int64_t R = m->rows, C = c->d_model, F = c->ffn_hidden,
+                  linear[LINEARS][3] = {{R, m->width, C},
+                                        {R, C, c->n_heads * c->head_dim},
+                                        {R, F, C},
+                                        {R, C, F},
+                                        {m->head_rows, c->vocab_size, C}};
+    memcpy(out, linear, sizeof linear);
+}
+
+/* Places for the operands of products in 8 bits. */
+static clt_status take_eight(clt_mpt *m) {
+    int64_t linear[LINEARS][3];
+    clt_mpt_eight *e = &m->eight;
+    linears_of(m, linear);
+    for (int i = 0; i < LINEARS; i++) clt_mpt_eight_plan(m, linear[i][0], linear[i][1], linear[i][2]);
+    for (int i = 0; i < 2; i++) {
+        CLT_TRY(take(m, &m->memory.other, "operands in 8 bits", e->q_bytes[i], 1, &e->q[i]));
+        CLT_TRY(take_other(m, "scales of operands", e->scales[i], &e->scale[i]));
+    }
+    return CLT_OK;
+}
+
+/* The workspace of such a product. */
+static uint64_t eight_workspace(clt_device_type type, const clt_gemm_params *g) {
+    return clt_op_gemm8_workspace(
+        type, &(clt_gemm8_params){.form = g->form == CLT_GEMM_TN ? CLT_GEMM8_CHAIN : CLT_GEMM8_PRODUCT,
+                                  .m = g->m,
+                                  .n = g->n,
+                                  .k = CLT_ROUND_UP(g->k, (int64_t)128)});
+}
+
 /* Largest workspace that any operation of a step asks for: a bound from the shapes, without a device. */
 static uint64_t workspace_bound(const clt_mpt *m, clt_device_type type) {
     const clt_mpt_config *c = &m->cfg;
-    int64_t R = m->rows, C = c->d_model, F = c->ffn_hidden, V = c->vocab_size, W = m->width, T = m->shape.seq;
-    const int64_t linear[][3] = {
-        {R, W, C}, {R, C, c->n_heads * c->head_dim}, {R, F, C}, {R, C, F}, {m->head_rows, V, C}};
+    int64_t R = m->rows, C = c->d_model, T = m->shape.seq, linear[LINEARS][3];
     uint64_t most = 0;
-    for (size_t i = 0; i < CLT_COUNT_OF(linear); i++) {
+    linears_of(m, linear);
+    for (int i = 0; i < LINEARS; i++) {
         int64_t rows = linear[i][0], out = linear[i][1], in = linear[i][2];
         clt_gemm_params g[] = {
             {.form = CLT_GEMM_NT, .m = rows, .n = out, .k = in, .a = {.type = m->type}},
             {.form = CLT_GEMM_NN, .m = rows, .n = in, .k = out, .a = {.type = m->type}},
             {.form = CLT_GEMM_TN, .m = out, .n = in, .k = rows, .k_group = T, .a = {.type = m->type}}};
         for (int f = 0; f < (m->shape.training ? 3 : 1); f++)
-            most = CLT_MAX(most, clt_op_gemm_workspace(type, &g[f]));
+            most = CLT_MAX(most, m->shape.eight_bits ? eight_workspace(type, &g[f])
+                                                     : clt_op_gemm_workspace(type, &g[f]));
     }
     clt_attention_params a = {.batch = m->shape.microbatch,
                               .seq = T,
@@ -386,6 +421,7 @@ clt_status clt_mpt_layout(clt_mpt *m) {
     if (m->shape.texts) CLT_TRY(take_cache(m));
     if (m->shape.texts) CLT_TRY(take_step(m));
     if (m->shape.training) CLT_TRY(take_gradients(m));
+    if (m->shape.eight_bits) CLT_TRY(take_eight(m));
     if (!m->ops) return CLT_OK;
     return upload_tables(m);
 }

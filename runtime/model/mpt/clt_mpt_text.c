@@ -21,7 +21,7 @@ static clt_status head_logits(clt_mpt *m, clt_ref from, int64_t rows, float *log
         int64_t n = CLT_MIN(m->head_rows, rows - at);
         clt_ref x = clt_ref_at(from, (uint64_t)(at * C));
         clt_gemm_params g = clt_mpt_linear(m, n, m->index.lm_head, -1, x, C, m->logits, V);
-        CLT_TRY(clt_op_gemm(m->ops, &g));
+        CLT_TRY(clt_mpt_product(m, &g));
         CLT_TRY(clt_ref_read_as(m->logits, m->type, logits + at * V, (size_t)(n * V)));
     }
     clt_mpt_scale_logits(m, logits, rows * V);

@@ -1,0 +1,247 @@
+/* Products in 8 bits inside a model (shape.eight_bits): each form has the words of the oracle's quantisation
+ * and product, and a training pass has the same gradients on every device and however its samples are cut
+ * into microbatches. */
+#include <math.h>
+#include <string.h>
+
+#include "runtime/model/mpt/clt_mpt_internal.h"
+#include "runtime/ops/ref/clt_ref.h"
+#include "test/test_util.h"
+
+enum { T = 40, VOCAB = 200, SAMPLES = 3, C = 72, TARGETS = SAMPLES * T, BLOCK = 128 };
+
+/* Sizes that are no multiples of a block, biases, and a gated MLP with projections of their own. */
+static const char *const models[] = {
+    "{'d_model': 72, 'n_heads': 3, 'n_layers': 2, 'max_seq_len': 40, 'vocab_size': 200}",
+    "{'d_model': 144, 'n_heads': 2, 'n_layers': 1, 'max_seq_len': 40, 'vocab_size': 200, 'norm_type': "
+    "'rmsnorm', "
+    "'no_bias': true, 'tie_word_embeddings': false, 'ffn_config': {'ffn_type': 'mptglu', 'ffn_hidden_size': "
+    "304, "
+    "'ffn_act_fn': {'name': 'silu'}}, 'attn_config': {'rope': true, 'rope_impl': 'hf', 'fused_qkv': false}}"};
+
+typedef struct {
+    clt_model_config *config;
+    clt_slab_table table;
+    clt_slab *weights, *narrow, *grads;
+    clt_model *model;
+    clt_batch batch;
+    void *storage;
+    clt_ref losses;
+} rig;
+
+static void make_batch(rig *g) {
+    tu_assert_ok(clt_model_example(g->config, T, SAMPLES, &g->storage, &g->batch), "example");
+    int32_t *tokens = (int32_t *)g->batch.field[CLT_TEXT_TOKENS];
+    int32_t *targets = (int32_t *)g->batch.field[CLT_TEXT_TARGETS];
+    for (uint64_t i = 0; i < TARGETS; i++) {
+        tokens[i] = (int32_t)tu_random_below(5, i, VOCAB);
+        targets[i] = (int32_t)tu_random_below(6, i, VOCAB);
+    }
+}
+
+static void open_rig(rig *g, int device, const char *text, bool eight, int64_t microbatch,
+                     clt_recompute recompute) {
+    *g = (rig){.config = tu_model(text)};
+    tu_assert_ok(clt_model_table(g->config, &g->table), "table");
+    tu_assert_ok(clt_slab_create(tu_device(device), &g->table, 0, "weights", &g->weights), "weights");
+    tu_assert_ok(clt_slab_create(tu_device(device), &g->table, 0, "gradients", &g->grads), "gradients");
+    for (int i = 0; i < g->table.n; i++) {
+        const clt_slab_entry *e = &g->table.entry[i];
+        float *x = tu_random(e->count, (uint64_t)i, 0.2f);
+        tu_assert_ok(clt_slab_write(g->weights, e->offset, x, e->count), e->name);
+        clt_free(x);
+    }
+    tu_assert_ok(clt_slab_create_narrow(tu_device(device), g->weights, "narrow", &g->narrow), "narrow");
+    tu_assert_ok(clt_op_cast(tu_ops(device), clt_tensor_vector(clt_slab_part(g->weights, 0), CLT_F32),
+                             clt_tensor_vector(clt_slab_part(g->narrow, 0), CLT_BF16), g->table.total),
+                 "cast");
+    make_batch(g);
+    g->losses = tu_upload(device, (float[SAMPLES]){0}, SAMPLES);
+    const clt_model_shape shape = {.microbatch = microbatch,
+                                   .seq = T,
+                                   .training = true,
+                                   .recompute = recompute,
+                                   .type = CLT_BF16,
+                                   .eight_bits = eight};
+    tu_assert_ok(clt_model_create(g->config, &shape, tu_ops(device), g->weights, g->narrow, &g->model),
+                 "model");
+}
+
+static void close_rig(rig *g) {
+    clt_model_destroy(g->model);
+    clt_slab_destroy(g->weights);
+    clt_slab_destroy(g->narrow);
+    clt_slab_destroy(g->grads);
+    clt_slab_table_free(&g->table);
+    clt_model_config_free(g->config);
+    clt_free(g->storage);
+    tu_release();
+}
+
+/* --- a product --- */
+
+/* A matrix of random bf16 numbers on the host and the device. */
+typedef struct {
+    float *host;
+    clt_tensor t;
+    int64_t rows, cols;
+} matrix;
+
+static matrix random_matrix(int device, int64_t rows, int64_t cols, uint64_t seed) {
+    matrix x = {.host = tu_random((size_t)(rows * cols), seed, 1.0f), .rows = rows, .cols = cols};
+    x.t = clt_tensor_of(tu_upload_rounded(device, CLT_BF16, x.host, (size_t)(rows * cols)), cols, CLT_BF16);
+    return x;
+}
+
+/* The oracle's operand: k along x's rows or down its columns in samples of rows_per_sample. */
+static clt_ref_blocks8 operand(const matrix *x, bool across, int64_t rows_per_sample, int32_t tile) {
+    const int64_t k = across ? clt_blocks8_across_k(x->rows, rows_per_sample, BLOCK)
+                             : clt_blocks8_along_k(x->cols, BLOCK),
+                  lines = across ? x->cols : x->rows, scales = CLT_CEIL_DIV(lines, (int64_t)tile);
+    clt_ref_quantize_params p = {
+        .rows = x->rows, .cols = x->cols, .rows_per_sample = rows_per_sample, .x = x->host, .ldx = x->cols};
+    clt_ref_blocks8 *out = across ? &p.across : &p.along;
+    *out = (clt_ref_blocks8){.q = clt_malloc((size_t)(lines * k)),
+                             .ld = k,
+                             .scale = clt_malloc((size_t)(k / BLOCK * scales) * sizeof(float)),
+                             .ld_scale = scales,
+                             .block = BLOCK,
+                             .tile = tile};
+    clt_ref_quantize(&p);
+    return *out;
+}
+
+static void free_operand(clt_ref_blocks8 *x) {
+    clt_free(x->q);
+    clt_free(x->scale);
+}
+
+/* c = a * b in one of the forms, with m, n and k of a layer: k counts tokens in TN. */
+static void one_product(int device, clt_mpt *m, clt_gemm_form form, int64_t rows, int64_t cols, int64_t k) {
+    const bool tn = form == CLT_GEMM_TN, nn = form == CLT_GEMM_NN;
+    matrix a = random_matrix(device, tn ? k : rows, tn ? rows : k, 1),
+           b = random_matrix(device, form == CLT_GEMM_NT ? cols : k, form == CLT_GEMM_NT ? k : cols, 2);
+    const size_t n = (size_t)(rows * cols);
+    float *want = tu_random(n, 3, 1.0f);
+    const clt_gemm_params g = {.form = form,
+                               .m = rows,
+                               .n = cols,
+                               .k = k,
+                               .k_group = T,
+                               .a = a.t,
+                               .b = b.t,
+                               .c = clt_tensor_of(tu_upload(device, want, n), cols, CLT_F32),
+                               .accumulate = true};
+    tu_assert_ok(clt_mpt_product(m, &g), "product");
+    clt_ref_gemm8_params p = {.form = tn ? CLT_GEMM8_CHAIN : CLT_GEMM8_PRODUCT,
+                              .to = clt_ref_gemm_of(&g),
+                              .a = operand(&a, tn, T, 1),
+                              .b = operand(&b, tn || nn, tn ? T : k, tn ? 1 : BLOCK)};
+    p.to.c = want;
+    p.to.k = p.a.ld;
+    clt_ref_gemm8(&p);
+    tu_assert_words("product in 8 bits", tu_download(g.c.ref, n), want, n);
+    free_operand(&p.a);
+    free_operand(&p.b);
+    clt_free(a.host);
+    clt_free(b.host);
+    clt_free(want);
+}
+
+static void products_are_the_oracle_s(void **state) {
+    (void)state;
+    for (int d = 0; d < tu_device_count(); d++) {
+        rig g;
+        open_rig(&g, d, models[0], true, SAMPLES, CLT_RECOMPUTE_NONE);
+        clt_mpt *m = (clt_mpt *)g.model;
+        one_product(d, m, CLT_GEMM_NT, TARGETS, 4 * C, C);
+        one_product(d, m, CLT_GEMM_NT, TARGETS, C, 4 * C);
+        one_product(d, m, CLT_GEMM_NN, TARGETS, 4 * C, C);
+        one_product(d, m, CLT_GEMM_NN, TARGETS, C, VOCAB);
+        one_product(d, m, CLT_GEMM_TN, VOCAB, C, TARGETS);
+        one_product(d, m, CLT_GEMM_TN, C, 4 * C, TARGETS);
+        close_rig(&g);
+    }
+}
+
+/* --- a pass --- */
+
+/* Loss and gradients of the batch in microbatches of so many samples. */
+static double pass(rig *g, int64_t microbatch, float *grads) {
+    double sum = 0;
+    for (int64_t first = 0; first < SAMPLES; first += microbatch) {
+        clt_batch part = g->batch;
+        const int64_t n = CLT_MIN(microbatch, SAMPLES - first);
+        float losses[SAMPLES];
+        part.first += first;
+        part.samples = n;
+        for (int f = 0; f < CLT_BATCH_MAX_FIELDS; f++)
+            if (part.field[f]) part.field[f] = (const int32_t *)part.field[f] + first * T;
+        const clt_model_pass p = {.batch = &part,
+                                  .weight = 1.0f / TARGETS,
+                                  .lane_first = first == 0,
+                                  .lane_last = first + n == SAMPLES,
+                                  .grads = g->grads,
+                                  .sample_loss = g->losses};
+        tu_assert_ok(clt_model_train(g->model, &p), "train");
+        tu_assert_ok(clt_ref_read_f32(g->losses, losses, (size_t)n), "losses");
+        for (int64_t i = 0; i < n; i++) sum += (double)losses[i];
+    }
+    tu_assert_ok(clt_slab_read(g->grads, 0, grads, g->table.total), "gradients");
+    return sum / TARGETS;
+}
+
+/* The cosine of the angle between two gradients. */
+static double cosine(const float *a, const float *b, uint64_t n) {
+    double ab = 0, aa = 0, bb = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        ab += (double)a[i] * (double)b[i];
+        aa += (double)a[i] * (double)a[i];
+        bb += (double)b[i] * (double)b[i];
+    }
+    return ab / sqrt(aa * bb);
+}
+
+/* The same words on every device and with every microbatch and recomputation that keeps the values of a pass;
+ * about those of bf16. Gradients differ most behind the loss: in a block of its gradient the target's element
+ * is 200 times as large as the others, which are rounded to a multiple of half of themselves here. */
+static void one_model(const char *text) {
+    rig g;
+    float *want = NULL, *got = NULL;
+    double loss = 0;
+    for (int d = 0; d < tu_device_count(); d++)
+        for (int64_t microbatch = 1; microbatch <= SAMPLES; microbatch += 2)
+            for (int blocks = 0; blocks < 2; blocks++) {
+                open_rig(&g, d, text, true, microbatch, blocks ? CLT_RECOMPUTE_BLOCKS : CLT_RECOMPUTE_NONE);
+                const uint64_t n = g.table.total;
+                if (!want) {
+                    want = clt_malloc(n * sizeof *want);
+                    got = clt_malloc(n * sizeof *got);
+                    loss = pass(&g, microbatch, want);
+                    assert_true(isfinite(loss) && loss > 0);
+                } else {
+                    assert_true(pass(&g, microbatch, got) == loss);
+                    tu_assert_words("gradients", got, want, n);
+                }
+                close_rig(&g);
+            }
+    open_rig(&g, 0, text, false, SAMPLES, CLT_RECOMPUTE_NONE);
+    const double plain = pass(&g, SAMPLES, got), angle = cosine(got, want, g.table.total);
+    if (!(fabs(loss / plain - 1) < 0.02) || !(angle > 0.9) || loss == plain)
+        fail_msg("loss %g, in bf16 %g; cosine of the gradients %g", loss, plain, angle);
+    close_rig(&g);
+    clt_free(want);
+    clt_free(got);
+}
+
+static void passes_have_the_same_words(void **state) {
+    (void)state;
+    for (size_t i = 0; i < CLT_COUNT_OF(models); i++) one_model(models[i]);
+}
+
+int main(int argc, char **argv) {
+    tu_init(argc, argv);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(products_are_the_oracle_s),
+                                       cmocka_unit_test(passes_have_the_same_words)};
+    return tu_run(tests, CLT_COUNT_OF(tests));
+}
