@@ -68,7 +68,7 @@ static clt_status check_call(const clt_gemm8_params *p) {
 
 /* The body that a row names; NULL: no such body. */
 static const clt_gemm8_body *body_of(const clt_variant *v) {
-    static const clt_gemm8_body *const all[] = {&clt_gemm8_group};
+    static const clt_gemm8_body *const all[] = {&clt_gemm8_cpu, &clt_gemm8_group};
     for (size_t i = 0; i < CLT_COUNT_OF(all); i++)
         if (!strcmp(v->body, all[i]->name)) return all[i];
     return NULL;

@@ -67,7 +67,7 @@ static int64_t sample_of(const clt_quantize_params *p) {
 
 static clt_status run(clt_ops *ops, const clt_variant *v, const clt_quantize_params *p) {
     const clt_blocks8 *any = either(p);
-    const int64_t block = any->block, sample = sample_of(p), wg = clt_variant_param(v, "WG", 64);
+    const int64_t block = any->block, sample = sample_of(p), wg = clt_variant_param(v, "WG", 1);
     const uint32_t flags = (clt_blocks8_present(&p->along) ? ALONG : 0) |
                            (clt_blocks8_present(&p->across) ? ACROSS : 0) | (any->tile > 1 ? TILE : 0);
     clt_kernel *kernel;

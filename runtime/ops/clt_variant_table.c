@@ -50,12 +50,28 @@ static bool names_no_file(const char *word) {
     return file && !clt_kernel_text(file);
 }
 
+/* Whether this host's processor, which is that of its CPU devices, has an instruction set; the name is gcc's.
+ * Machine code of a kernel must not even be probed without it: the process would end. */
+static int processor_has(const char *name) {
+#if defined(__x86_64__)
+    if (!strcmp(name, "avx2")) return __builtin_cpu_supports("avx2") != 0;
+    if (!strcmp(name, "avx512bw")) return __builtin_cpu_supports("avx512bw") != 0;
+    if (!strcmp(name, "avx512vnni")) return __builtin_cpu_supports("avx512vnni") != 0;
+    if (!strcmp(name, "avxvnni")) return __builtin_cpu_supports("avxvnni") != 0;
+    return -1;
+#else
+    (void)name;
+    return 0;
+#endif
+}
+
 /* One word of `requires`: 1 holds, 0 does not, -1 unknown word. */
 static int requirement_holds(const clt_ops *ops, const char *word) {
     const clt_device_facts *f = clt_device_get_facts(ops->dev);
     int64_t n = 0;
     if (!strcmp(word, "type=cpu")) return f->type == CLT_DEVICE_CPU;
     if (!strcmp(word, "type=gpu")) return f->type == CLT_DEVICE_GPU;
+    if (!strncmp(word, "cpu=", 4)) return f->type == CLT_DEVICE_CPU ? processor_has(word + 4) : 0;
     if (!strcmp(word, "subgroups")) return f->subgroups;
     if (!strcmp(word, "block_reads")) return f->block_reads;
     if (!strcmp(word, "half")) return f->half_arithmetic;

@@ -12,7 +12,7 @@
 #include "runtime/base/clt_thread.h"
 #include "runtime/ops/ref/clt_ref.h"
 
-const char *const bench_anchor_names[BENCH_ANCHORS] = {"openblas", "clblast"};
+const char *const bench_anchor_names[BENCH_ANCHORS] = {"openblas", "clblast", "gemm", "copy"};
 
 /* --- start --- */
 

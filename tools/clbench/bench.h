@@ -25,7 +25,8 @@ typedef struct {
     size_t n_rows;
 } bench;
 
-enum { BENCH_ANCHORS = 2 };
+/* Besides other libraries: what gemm8 compares with, the product of wider types and a copy. */
+enum { BENCH_OPENBLAS, BENCH_CLBLAST, BENCH_GEMM, BENCH_COPY, BENCH_ANCHORS };
 
 typedef struct bench_row {
     char op[32], shape[64], variant[48];
@@ -102,6 +103,7 @@ void anchor_openblas(const anchor_shape *s, const float *a, const float *b, floa
 int anchor_openblas_rate(void);
 
 int bench_gemm(int argc, char **argv);
+int bench_gemm8(int argc, char **argv);
 int bench_attention(int argc, char **argv);
 int bench_collective(int argc, char **argv); /* argv[0]: allreduce, reduce-scatter, all-gather */
 int bench_copy(int argc, char **argv);

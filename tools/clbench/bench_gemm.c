@@ -8,7 +8,7 @@
 #include "runtime/device/clt_clblast.h"
 #include "runtime/ops/ref/clt_ref.h"
 
-enum { OPENBLAS, CLBLAST };
+enum { OPENBLAS, CLBLAST, LIBRARIES };
 enum {
     PATTERN = (1 << 20) + 7, /* period of a tensor's random numbers: no common factor with rows */
     SAMPLED_ROWS = 32,
@@ -240,15 +240,15 @@ static clt_status check(gemm_work *w, bench_row *row) {
 /* Alternates blocks of ours and of the anchors. After OpenBLAS it pauses until its threads sleep. */
 static clt_status measure(bench *b, gemm_work *w, const bool *with, bench_row *row) {
     enum { MOST = 100 };
-    static const bench_call anchor[BENCH_ANCHORS] = {call_openblas, call_clblast};
-    double ours[MOST], other[BENCH_ANCHORS][MOST];
+    static const bench_call anchor[LIBRARIES] = {call_openblas, call_clblast};
+    double ours[MOST], other[LIBRARIES][MOST];
     int calls, n = 0;
     CLT_TRY(bench_calibrate(b, call_ours, w, &calls));
-    for (int a = 0; a < BENCH_ANCHORS; a++)
+    for (int a = 0; a < LIBRARIES; a++)
         if (with[a]) CLT_TRY(bench_block(b, anchor[a], w, 1, &other[a][0]));
     const double start = clt_now();
     do {
-        for (int a = 0; a < BENCH_ANCHORS; a++)
+        for (int a = 0; a < LIBRARIES; a++)
             if (with[a]) CLT_TRY(bench_block(b, anchor[a], w, calls, &other[a][n]));
         if (with[OPENBLAS]) clt_sleep(0.05);
         CLT_TRY(b->kernel_only ? bench_kernel_time(b, call_ours, w, calls, &ours[n])
@@ -256,7 +256,7 @@ static clt_status measure(bench *b, gemm_work *w, const bool *with, bench_row *r
         n++;
     } while (n < MOST && (n < 3 || clt_now() - start < b->seconds));
     row->seconds = bench_median(ours, n);
-    for (int a = 0; a < BENCH_ANCHORS; a++)
+    for (int a = 0; a < LIBRARIES; a++)
         if (with[a]) row->anchor_seconds[a] = bench_median(other[a], n);
     return CLT_OK;
 }
@@ -388,7 +388,7 @@ static void load_anchors(bench *b, bool *with) {
 
 int bench_gemm(int argc, char **argv) {
     bench b = {.suite = "mpt-125m"};
-    bool with[BENCH_ANCHORS] = {false};
+    bool with[LIBRARIES] = {false};
     const bench_about about = {
         .name = "gemm",
         .summary =

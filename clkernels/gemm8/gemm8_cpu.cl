@@ -1,0 +1,243 @@
+/* gemm8_cpu: products of 8-bit blocks for CPU devices: work-groups of one, a register tile of MR rows x NR
+ * columns of int32 sums, NR = NV * LANES.
+ *
+ * The tile reads packed panels, in which one int holds NARROW numbers along k: A as [step][MR] (broadcast one
+ * by one), B as [step][NR]. A separate kernel packs a. The work-item that uses it packs b into local memory,
+ * for all k of the launch, so it is read once from memory and never written back. Both carry the scales of
+ * their rows. After each block the tile's sums are scaled and added to its chains, which lie in local memory.
+ *
+ * vpdpbusd multiplies unsigned by signed bytes. So A holds a + 128, and sums start from -128 times the block's
+ * sum of b, which packing b makes with the same instruction.
+ *
+ *   -DDOT       gemm8_dot.clh: the instruction
+ *   -DMR -DNV   register tile: MR at most 16, NR a multiple of 16
+ *   -DKC        most elements of k of a launch: KC * NR numbers stay in the L2 cache
+ *   -DFORM=0|1  gemm8_blocks.clh; 1 also serves chains from c, with `part` = c and CLT_CHAIN_LAST never set
+ *   others      gemm8_blocks.clh; A_TILE and B_TILE are arguments here: rows per scale
+ *
+ * Order: gemm8_blocks.clh. A chain that a launch interrupts is stored unrounded in `part` and continued from
+ * there. Rows beyond an edge repeat the last one; like columns beyond an edge they are never stored.
+ *
+ * Requires: local memory of KC * NR * 4 / NARROW + KC / BLOCK * NR * 8 + MR * NR * 4 bytes. */
+#include "../gemm/gemm_cpu.clh"
+#include "gemm8_blocks.clh"
+#include "gemm8_dot.clh"
+
+#ifndef MR
+#define MR 6
+#define NV 2
+#define KC 4096
+#endif
+#define NR (LANES * NV)
+#if MR > 16 || NR % 16 || 64 % NR || KC % 128
+#error "MR is at most 16, NR 16, 32 or 64, KC a multiple of 128"
+#endif
+
+/* Flags of a launch besides CLT_EP_*: the state of the chains. */
+#define CLT_CHAIN_FIRST 256u /* chains start here from +0; else they continue from part */
+#define CLT_CHAIN_LAST 512u  /* chains end here; else they are stored in part */
+
+#define STEPS (BLOCK / NARROW)    /* of a block */
+#define A_BLOCK ((STEPS + 1) * MR) /* ints of a packed block of a, with the scales at its end */
+
+/* --- packing --- */
+
+/* 16 ints of a row, from int 16 * i on, as bits of floats for the transpose. Rows start at multiples of 16
+ * bytes only. */
+#if NARROW == 4
+#define ROW_INTS(p, i) AT16(__global const, (__global const float *)(p) + 16 * (i))
+#else
+#define SHORTS(p, i) as_int8(convert_short16(vload16(i, p)))
+#define ROW_INTS(p, i) as_float16((int16)(SHORTS(p, 2 * (i)), SHORTS(p, 2 * (i) + 1)))
+#endif
+
+/* 16 rows of 16 ints at ints 16 * i of a block to 16 vectors across the rows. */
+static inline void turn_ints(float16 *r, __global const char **row, size_t k0, int i)
+{
+    EACH(h, 16) r[h] = ROW_INTS(row[h] + k0, i);
+    transpose16(r);
+}
+
+/* MR of the m rows of a from row `first` on, all `blocks` blocks, to [block][A_BLOCK]. tile: rows per scale.
+ * Launch: {ceil(m / MR)}. A store of 16 lanes overwrites what follows the MR that count: later steps and the scales. */
+__kernel CLT_ONE_ITEM void gemm8_pack_a(uint first, uint m, uint blocks, uint tile, __global const char *a,
+                                        ulong a_off, ulong lda, __global const float *a_scale, ulong a_scale_off,
+                                        ulong ld_a_scale, __global int *to)
+{
+    const size_t row0 = first + get_global_id(0) * MR, last = (size_t)first + m - 1;
+    __global const char *row[16];
+    size_t place[16]; /* of the rows' scales */
+    EACH(i, 16)
+    {
+        const size_t r = min(row0 + min(i, MR - 1), last);
+        row[i] = a + a_off + r * lda;
+        place[i] = r / tile;
+    }
+    to += get_global_id(0) * blocks * A_BLOCK;
+    a_scale += a_scale_off;
+    for (size_t block = 0; block < blocks; block++, to += A_BLOCK, a_scale += ld_a_scale) {
+        for (int i = 0; i < STEPS / 16; i++) {
+            float16 r[16];
+            turn_ints(r, row, block * BLOCK, i);
+            EACH(j, 16)
+            {
+                const int16 v = as_int16(r[j]);
+                __global int *at = to + (i * 16 + j) * MR;
+                const int16 x = NARROW == 4 ? v ^ (int16)(0x80808080u) : v;
+#if MR > 8
+                vstore16(x, 0, at);
+#else
+                vstore8(x.lo, 0, at);
+#endif
+            }
+        }
+        EACH(i, MR) to[STEPS * MR + i] = as_int(a_scale[place[i]]);
+    }
+}
+
+/* A packed panel of b in local memory. */
+typedef struct {
+    __local int *q;       /* [block][step][NR] */
+    __local int *start;   /* [block][NR]: what sums start from */
+    __local float *scale; /* [block][NR] */
+} b_panel;
+
+/* NR rows of b [n,k] from `column` on (only `left` exist). A tile's scale holds for the whole panel. */
+static inline void pack_b(b_panel to, __global const char *b, size_t ldb, __global const float *b_scale,
+                          size_t ld_b_scale, size_t tile, size_t column, size_t left, size_t blocks)
+{
+    for (int h = 0; h < NR; h += 16) {
+        __global const char *row[16];
+        EACH(i, 16) row[i] = b + (column + min((size_t)(h + i), left - 1)) * ldb;
+        for (size_t block = 0; block < blocks; block++) {
+            for (int i = 0; i < STEPS / 16; i++) {
+                float16 r[16];
+                turn_ints(r, row, block * BLOCK, i);
+                EACH(j, 16) vstore16(as_int16(r[j]), 0, to.q + (block * STEPS + i * 16 + j) * NR + h);
+            }
+        }
+    }
+    for (size_t block = 0; block < blocks; block++) {
+        EACH(j, NV)
+        {
+            clt_ints sum = (clt_ints)(0);
+#if NARROW == 4
+            for (int step = 0; step < STEPS; step++)
+                sum = clt_dot(sum, (clt_ints)(0x01010101), CLT_INTS_AT(__local, to.q + (block * STEPS + step) * NR + LANES * j));
+#endif
+            CLT_INTS_AT(__local, to.start + block * NR + LANES * j) = sum * -128;
+        }
+        __global const float *from = b_scale + block * ld_b_scale;
+        for (size_t j = 0; j < NR; j += 16)
+            vstore16(tile > 1 ? (float16)(from[column / tile]) : clt_load16(from + column + j, clt_above(left, j)), 0,
+                     to.scale + block * NR + j);
+    }
+}
+
+/* --- the tile --- */
+
+/* A tile's place in the matrix, and how many of its outputs exist. */
+typedef struct {
+    size_t row, column, rows, columns;
+} tile_place;
+#define WIDTH(at, j) min((at).columns - (j), (size_t)16)
+
+/* chain = fma(sum, scale of a * scale of b, chain) for one block */
+static inline void add_block(__local float *chain, __global const int *a, b_panel b)
+{
+    clt_ints acc[MR][NV];
+    EACH(i, MR) EACH(j, NV) acc[i][j] = CLT_INTS_AT(__local, b.start + LANES * j);
+    for (int step = 0; step < STEPS; step++, a += MR, b.q += NR) {
+        clt_ints bv[NV];
+        EACH(j, NV) bv[j] = CLT_INTS_AT(__local, b.q + LANES * j);
+        EACH(i, MR)
+        {
+            const clt_ints av = (clt_ints)(a[i]);
+            EACH(j, NV) acc[i][j] = clt_dot(acc[i][j], av, bv[j]);
+        }
+    }
+    EACH(i, MR)
+    {
+        const clt_floats sa = (clt_floats)(as_float(a[i]));
+        EACH(j, NV)
+        {
+            __local float *to = chain + i * NR + LANES * j;
+            const clt_floats s = sa * CLT_FLOATS_AT(__local, b.scale + LANES * j);
+            CLT_FLOATS_AT(__local, to) = fma(clt_to_floats(acc[i][j]), s, CLT_FLOATS_AT(__local, to));
+        }
+    }
+}
+
+static inline void load_chain(__local float *chain, __global const float *part, size_t ld, tile_place at)
+{
+    for (size_t i = 0; i < at.rows; i++)
+        for (size_t j = 0; j < at.columns; j += 16)
+            vstore16(clt_load16(part + (at.row + i) * ld + at.column + j, WIDTH(at, j)), 0, chain + i * NR + j);
+}
+
+static inline void clear_chain(__local float *chain)
+{
+    EACH(i, MR * NR / 16) vstore16((float16)(0.0f), i, chain);
+}
+
+static inline void store_chain(__local const float *chain, __global float *part, size_t ld, tile_place at)
+{
+    for (size_t i = 0; i < at.rows; i++)
+        for (size_t j = 0; j < at.columns; j += 16)
+            clt_store16(vload16(0, chain + i * NR + j), part + (at.row + i) * ld + at.column + j, WIDTH(at, j));
+}
+
+/* Ended chains to c. With FORM 1 the flag CLT_EP_ACCUMULATE says whether c holds a sum already. */
+static inline void finish_chain(__local const float *chain, const clt_gemm_ep *ep, tile_place at)
+{
+    for (size_t i = 0; i < at.rows; i++)
+        for (size_t j = 0; j < at.columns; j += 16) {
+            const float16 v = vload16(0, chain + i * NR + j);
+#if FORM == 0
+            clt_ep_lanes16(ep, v, at.row + i, at.column + j, WIDTH(at, j));
+#else
+            __global float *to = ep->c + (at.row + i) * ep->ldc + at.column + j;
+            const size_t n = WIDTH(at, j);
+            clt_store16((ep->flags & CLT_EP_ACCUMULATE ? clt_load16(to, n) : (float16)(0.0f)) + v, to, n);
+#endif
+        }
+}
+
+/* Outputs [row0, row0 + rows_each) x `panels_each` panels of NR columns over `blocks` blocks of packed a.
+ * Launch: {ceil(panels / panels_each), ceil(m / rows_each)}; rows_each is a multiple of MR. */
+__kernel CLT_ONE_ITEM void
+gemm8_rows(uint m, uint n, uint blocks, uint group_blocks, uint panels_each, uint rows_each,
+           __global const int *a_packed, __global const char *b, ulong b_off, ulong ldb, __global const float *b_scale,
+           ulong b_scale_off, ulong ld_b_scale, uint b_tile, __global float *part, ulong part_off, ulong ldpart, CLT_EP_ARGS)
+{
+    __local int q[KC / NARROW * NR], start[KC / BLOCK * NR];
+    __local float scale[KC / BLOCK * NR], chain[MR * NR];
+    const clt_gemm_ep whole = CLT_EP_INIT;
+    const size_t row0 = get_global_id(1) * rows_each, row1 = min(row0 + rows_each, (size_t)m);
+    const size_t column0 = get_global_id(0) * panels_each * NR;
+    const size_t column1 = min(column0 + panels_each * NR, (size_t)n);
+    const bool continues = !(flags & CLT_CHAIN_FIRST), ends = flags & CLT_CHAIN_LAST;
+    part += part_off;
+    for (size_t column = column0; column < column1; column += NR) {
+        const b_panel panel = {q, start, scale};
+        tile_place at = {row0, column, 0, min(column1 - column, (size_t)NR)};
+        pack_b(panel, b + b_off, ldb, b_scale + b_scale_off, ld_b_scale, b_tile, column, at.columns, blocks);
+        for (at.row = row0; at.row < row1; at.row += MR) {
+            __global const int *a = a_packed + at.row / MR * blocks * A_BLOCK;
+            clt_gemm_ep ep = whole;
+            at.rows = min(row1 - at.row, (size_t)MR);
+            for (size_t block = 0; block < blocks; block++, a += A_BLOCK) {
+                const b_panel here = {q + block * STEPS * NR, start + block * NR, scale + block * NR};
+                if (block == 0 && continues)
+                    load_chain(chain, part, ldpart, at);
+                else if (block % group_blocks == 0)
+                    clear_chain(chain);
+                add_block(chain, a, here);
+                if ((block + 1) % group_blocks != 0 || !ends) continue;
+                finish_chain(chain, &ep, at);
+                ep.flags |= CLT_EP_ACCUMULATE;
+            }
+            if (!ends) store_chain(chain, part, ldpart, at);
+        }
+    }
+}

@@ -1,0 +1,170 @@
+/* quantize_cpu: 8-bit blocks of x [rows, cols] for CPU devices: a work-group of one per patch of BLOCK x BLOCK
+ * elements inside a sample, 16 lanes.
+ *
+ * An item reads its patch twice, the second time from the caches: for the largest magnitudes of rows and
+ * columns, and to round four rows at a time. Four numbers of a column are one int in local memory; a transpose
+ * of 16 x 16 ints then gives 64 consecutive numbers of a transposed row.
+ *
+ *   -DBLOCK=64|128   elements of a block
+ *   -DX_TYPE         type of x (../include/clt_store.clh)
+ *
+ * flags: 1 along, 2 across, 4 one scale per patch. sample: rows per sample.
+ * Launch: global {ceil(cols / BLOCK), samples * ceil(sample / BLOCK)}, local {1, 1}.
+ * Requires: local memory of BLOCK * (BLOCK + 16) bytes. */
+#include "../gemm/gemm_cpu.clh"
+#include "quantize.clh"
+
+#ifndef BLOCK
+#define BLOCK 128
+#endif
+#ifndef X_TYPE
+#define X_TYPE 0
+#endif
+#if BLOCK != 64 && BLOCK != 128
+#error "BLOCK must be 64 or 128"
+#endif
+#define V (BLOCK / 16)          /* vectors of a row */
+#define LINE (X_TYPE == 0 ? 1 : 2) /* vectors of a line of 64 bytes */
+
+#define ALONG 1u
+#define ACROSS 2u
+#define TILE 4u
+
+typedef CLT_T(X_TYPE) in_type;
+
+/* A patch of x, of which height x width elements exist. */
+typedef struct {
+    __global const in_type *x;
+    size_t ldx, height, width;
+} patch;
+
+/* What becomes of it; local memory for BLOCK rows and columns. */
+typedef struct {
+    __local uint *row_scale, *col_scale; /* the largest magnitudes first, then the scales' bits */
+    __local uint *turned;                /* [BLOCK / 4][BLOCK] */
+} patch_state;
+
+/* 16 elements of row r; those outside are +0. */
+static inline float16 load_part(const patch *p, size_t r, int v, bool whole)
+{
+    __global const in_type *at = p->x + r * p->ldx + 16 * v;
+    if (whole) return CLT_LOAD16(X_TYPE, at, 16);
+    return r < p->height ? CLT_LOAD16(X_TYPE, at, clt_above(p->width, 16 * v)) : (float16)(0.0f);
+}
+
+#define LARGER(a, b) ((a) > (b) ? (a) : (b))
+static inline uint largest(uint16 u)
+{
+    const uint8 a = LARGER(u.lo, u.hi);
+    const uint4 b = LARGER(a.lo, a.hi);
+    const uint2 c = LARGER(b.lo, b.hi);
+    return LARGER(c.x, c.y);
+}
+
+/* Fills the rows' and columns' largest magnitudes; returns the patch's. */
+static inline uint find_largest(const patch *p, patch_state s, bool whole)
+{
+    uint16 down[V], all = (uint16)(0u);
+    EACH(v, V) down[v] = (uint16)(0u);
+    for (size_t r = 0; r < p->height; r++) {
+        uint16 row = (uint16)(0u);
+        EACH(v, V)
+        {
+            const uint16 u = clt_block8_bits16(load_part(p, r, v, whole));
+            down[v] = LARGER(down[v], u);
+            row = LARGER(row, u);
+        }
+        s.row_scale[r] = largest(row);
+    }
+    EACH(v, V)
+    {
+        vstore16(down[v], v, s.col_scale);
+        all = LARGER(all, down[v]);
+    }
+    return largest(all);
+}
+
+static inline void set_scales(patch_state s, uint all, bool tile)
+{
+    EACH(v, V)
+    {
+        const uint16 row = vload16(v, s.row_scale), col = vload16(v, s.col_scale), one = (uint16)(all);
+        vstore16(clt_block8_scale16(tile ? one : row), v, s.row_scale);
+        vstore16(clt_block8_scale16(tile ? one : col), v, s.col_scale);
+    }
+}
+
+/* Rows r ... r + 3: their numbers to q, and to s.turned as the columns' scales make them. */
+static inline void round_rows(const patch *p, patch_state s, size_t r, uint flags, __global char *q, size_t ldq,
+                              bool whole)
+{
+    float16 inv[4];
+    EACH(i, 4) inv[i] = (float16)(clt_block8_inverse(s.row_scale[r + i]));
+    EACH(v, V)
+    {
+        float16 x[4];
+        EACH(i, 4)
+        {
+            x[i] = load_part(p, r + i, v, whole);
+            if (v % LINE == 0) PREFETCH(p->x + (r + i) * p->ldx + BLOCK + 16 * v, 2); /* the next item's patch */
+        }
+        if (flags & ALONG)
+            EACH(i, 4)
+            if (whole || r + i < p->height)
+                *(__global uchar16 *)(q + (r + i) * ldq + 16 * v) = convert_uchar16(clt_block8_word16(x[i], inv[i]));
+        if (flags & ACROSS) {
+            const float16 down = clt_block8_inverse16(vload16(v, s.col_scale));
+            uint16 word = (uint16)(0u);
+            EACH(i, 4) word |= (clt_block8_word16(x[i], down) & 255u) << (uint)(8 * i);
+            vstore16(word, 0, s.turned + r / 4 * BLOCK + 16 * v);
+        }
+    }
+}
+
+/* 64 rows of 16 columns from s.turned to the transposed rows. */
+static inline void store_turned(const patch *p, patch_state s, __global char *t, size_t ldt, size_t row, size_t column)
+{
+    float16 w[16];
+    EACH(i, 16) w[i] = as_float16(vload16(0, s.turned + (row / 4 + i) * BLOCK + column));
+    transpose16(w);
+    EACH(i, 16)
+    if (column + i < p->width) AT16(__global, (__global float *)(t + (column + i) * ldt + row)) = w[i];
+}
+
+static inline void round_patch(const patch *p, patch_state s, uint flags, __global char *q, size_t ldq, bool whole)
+{
+    const uint all = find_largest(p, s, whole);
+    set_scales(s, all, flags & TILE);
+    for (size_t r = 0; r < BLOCK; r += 4) round_rows(p, s, r, flags, q, ldq, whole);
+}
+
+__kernel CLT_ONE_ITEM void quantize(uint rows, uint cols, uint sample, uint flags, __global const in_type *x,
+                                    ulong x_off, ulong ldx, __global char *q, ulong q_off, ulong ldq,
+                                    __global float *s, ulong s_off, ulong lds, __global char *t, ulong t_off,
+                                    ulong ldt, __global float *ts, ulong ts_off, ulong ldts)
+{
+    __local uint row_scale[BLOCK], col_scale[BLOCK], turned[BLOCK / 4 * BLOCK];
+    const patch_state state = {row_scale, col_scale, turned};
+    const size_t per_sample = (sample + BLOCK - 1) / BLOCK, place = get_global_id(1);
+    const size_t in_sample = place % per_sample * BLOCK, row0 = place / per_sample * sample + in_sample;
+    const size_t col0 = get_global_id(0) * BLOCK;
+    const patch p = {x + x_off + row0 * ldx + col0, ldx, min((size_t)sample - in_sample, (size_t)BLOCK),
+                     min((size_t)cols - col0, (size_t)BLOCK)};
+    q += q_off + row0 * ldq + col0;
+    t += t_off + col0 * ldt + place * BLOCK;
+    if (p.height == BLOCK && p.width == BLOCK)
+        round_patch(&p, state, flags, q, ldq, true);
+    else
+        round_patch(&p, state, flags, q, ldq, false);
+    const bool tile = flags & TILE;
+    if (flags & ALONG) {
+        s += s_off + col0 / BLOCK * lds + (tile ? row0 / BLOCK : row0);
+        for (size_t i = 0; i < (tile ? 1 : p.height); i++) s[i] = as_float(row_scale[i]);
+    }
+    if (flags & ACROSS) {
+        ts += ts_off + place * ldts + (tile ? col0 / BLOCK : col0);
+        for (size_t i = 0; i < (tile ? 1 : p.width); i++) ts[i] = as_float(col_scale[i]);
+        for (size_t column = 0; column < p.width; column += 16)
+            for (size_t row = 0; row < BLOCK; row += 64) store_turned(&p, state, t, ldt, row, column);
+    }
+}
