@@ -1,9 +1,8 @@
 /* gemm_mma: GEMM of 16-bit matrices on NVIDIA's matrix units from sm_80 on: mma.sync by warps, operands
  * loaded to local memory by asynchronous copies, three stages.
  *
- * A group of 8 warps computes 128 x 128 outputs in steps of 32 along k; a warp owns 64 x 32. A tile has the
- * same layout in local as in global memory, in units of 16 bytes whose places are permuted so that the 8 rows
- * of one ldmatrix are in different banks. If memory is not contiguous along k, ldmatrix transposes the tile.
+ * A group of 8 warps computes 128 x 128 outputs in steps of 32 along k (gemm_mma.clh). A tile has the same
+ * layout in local as in global memory. If memory is not contiguous along k, ldmatrix transposes the tile.
  * Results go through local memory, so that rows of c are written whole.
  *
  *   -DFORM=0 NT c = a[m,k] b[n,k]^T   1 NN c = a[m,k] b[k,n]   2 TN c = a[k,m]^T b[k,n]
@@ -20,7 +19,7 @@
 #define IN_TYPE 1
 #endif
 #include "gemm_epilogue.clh"
-#include "../include/clt_ptx.clh"
+#include "gemm_mma.clh"
 
 #ifndef FORM
 #define FORM 0
@@ -34,34 +33,17 @@
 #define MMA_TYPE "bf16"
 #endif
 
-#define BM 128
-#define BN 128
 #define BK 32
-#define WG 256
-#define STAGES 3
-#define TILE (128 * BK * 2) /* bytes */
-#define STAGE (2 * TILE)
-#define UNITS (TILE / 16 / WG)
 
 #define A_ALONG_K (FORM != 2) /* consecutive elements in memory are consecutive along k */
 #define B_ALONG_K (FORM == 0)
 
-#define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); i++)
-
-/* Unit e of a tile: its row and its place in the row, in global memory; and its byte in local memory. */
+/* Unit e of a tile: its row and its place in the row, in global memory; and its byte in local memory where
+ * rows of the tile run across k. */
 #define UNIT_ROW(e, along_k) ((along_k) ? (e) >> 2 : (e) >> 4)
 #define UNIT_AT(e, along_k) ((along_k) ? (e)&3 : (e)&15)
-#define BYTE_ALONG_K(row, unit) ((row) * 64 + (((unit) ^ ((row) >> 1 & 3)) << 4))
 #define BYTE_ACROSS(row, unit) ((row) * 256 + (((unit) ^ ((row)&7)) << 4))
 
-#define COPY(to, from, bytes)                                                                                \
-    __asm__ volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)        \
-                     : "memory")
-#define LDMATRIX(r, at, turn)                                                                                \
-    __asm__ volatile("ldmatrix.sync.aligned.m8n8.x4" turn ".shared.b16 {%0,%1,%2,%3}, [%4];"                 \
-                     : "=r"((r)[0]), "=r"((r)[1]), "=r"((r)[2]), "=r"((r)[3])                                \
-                     : "r"(at)                                                                               \
-                     : "memory")
 #define MMA(d, a, b0, b1)                                                                                    \
     __asm__ volatile("mma.sync.aligned.m16n8k16.row.col.f32." MMA_TYPE "." MMA_TYPE                          \
                      ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"                            \
@@ -126,51 +108,6 @@ static inline void copy_unit(uint to, __global const ushort *src, ulong ld, uint
         LOAD_FRAGMENTS(av, bv, at, kk)                                                                       \
         EACH(i, 4) EACH(j, 4) MMA(acc[i][j], av[i], bv[j / 2][j % 2 * 2], bv[j / 2][j % 2 * 2 + 1]);         \
     }
-
-/* Results leave in PARTS parts of PART_ROWS rows: 16 rows of either half of the tile. */
-#define PARTS 4
-#define PART_ROWS 32
-#define PART_LD (BN + 8)
-/* A warp's share of a part, to local memory at `out`. acc is indexed with constants only. */
-#define LEAVE_PART(out, acc, part)                                                                           \
-    {                                                                                                        \
-        __local float *to = (out) + (warp_m * 16 + lane / 4) * PART_LD + warp_n * 32 + lane % 4 * 2;         \
-        EACH(i, PARTS)                                                                                       \
-        if (i == part)                                                                                       \
-            EACH(j, 4)                                                                                       \
-            {                                                                                                \
-                vstore2((float2)(acc[i][j][0], acc[i][j][1]), 0, to + j * 8);                                \
-                vstore2((float2)(acc[i][j][2], acc[i][j][3]), 0, to + j * 8 + 8 * PART_LD);                  \
-            }                                                                                                \
-    }
-
-/* The epilogue of a part of the tile at (m0, n0), from local memory. quads: clt_ep_quads of the outputs. */
-static inline void finish_part(const clt_gemm_ep *ep, bool quads, __local const float *out, int part,
-                               uint lid, uint m0, uint n0, uint m, uint n)
-{
-    _Pragma("nounroll") for (uint q = lid; q < PART_ROWS * BN / 4; q += WG)
-    {
-        const uint r = q / (BN / 4), column_in_tile = q % (BN / 4) * 4;
-        const uint row = m0 + r / 16 * 64 + (uint)part * 16 + r % 16, column = n0 + column_in_tile;
-        if (row >= m || column >= n) continue;
-        const float4 v = *(__local const float4 *)(out + r * PART_LD + column_in_tile);
-        if (quads)
-            clt_ep_quad(ep, v, row, column);
-        else
-            clt_ep_part(ep, v, row, column, min(n - column, 4u));
-    }
-}
-
-/* Row and column of a group's first output. Consecutive groups are in bands of 8 rows of tiles, column by
- * column, so that they share operands in the cache. */
-static inline uint2 first_output(void)
-{
-    const uint columns = (uint)get_num_groups(0), rows = (uint)get_num_groups(1);
-    const uint number = (uint)(get_group_id(1) * columns + get_group_id(0));
-    const uint band = number / (8 * columns) * 8, inside = number - band * columns;
-    const uint band_rows = min(rows - band, 8u);
-    return (uint2)((band + inside % band_rows) * BM, inside / band_rows * BN);
-}
 
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void
 gemm(uint m, uint n, uint k, uint k_group, __global const ushort *a, ulong a_off, ulong lda,

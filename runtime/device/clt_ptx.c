@@ -3,7 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char TARGET[] = ".target sm_", ENTRY[] = ".entry ", ENTRY_MARK[] = CLT_PTX_MARK "entry ";
+static const char TARGET[] = ".target sm_", ENTRY[] = ".entry ", ENTRY_MARK[] = CLT_PTX_MARK "entry ",
+                  LESS_FIRST_MARK[] = CLT_PTX_MARK "less first", LESS_FIRST[] = "// less first";
 
 bool clt_ptx_is_marked(const char *text) {
     return strstr(text, CLT_PTX_MARK) != NULL;
@@ -36,6 +37,11 @@ static void add_line(clt_str *out, const char *line, size_t n, size_t *body) {
         *body += bytes + 1;
         return;
     }
+    if (memmem(line, n, LESS_FIRST_MARK, sizeof LESS_FIRST_MARK - 1)) {
+        clt_str_add(out, LESS_FIRST);
+        clt_str_add(out, "\n");
+        return;
+    }
     while ((mark = memmem(line, n, CLT_PTX_MARK, sizeof CLT_PTX_MARK - 1))) {
         clt_str_addn(out, line, (size_t)(mark - line));
         n -= (size_t)(mark - line) + sizeof CLT_PTX_MARK - 1;
@@ -43,6 +49,109 @@ static void add_line(clt_str *out, const char *line, size_t n, size_t *body) {
     }
     clt_str_addn(out, line, n);
     clt_str_add(out, "\n");
+}
+
+/* --- the order of roles --- */
+
+/* The kernel's text from its entry to the next one. */
+typedef struct {
+    const char *begin, *end;
+} text;
+
+static const char *find(text t, const char *word) {
+    return memmem(t.begin, (size_t)(t.end - t.begin), word, strlen(word));
+}
+
+static const char *line_of(const char *begin, const char *at) {
+    while (at > begin && at[-1] != '\n') at--;
+    return at;
+}
+
+/* The line of `label:`. */
+static const char *find_label(text t, const char *label) {
+    char *line = clt_format("\n%s:", label);
+    const char *at = find(t, line);
+    clt_free(line);
+    return at ? at + 1 : NULL;
+}
+
+enum { NAME = 80 };
+/* The two branches of the roles: `@predicate bra label`, the branch with setmaxnreg.inc, `label:`, the branch
+ * with setmaxnreg.dec. The first one ends with a jump to the end of the second one, or with ret. */
+typedef struct {
+    const char *jump, *more, *less, *end;
+    char predicate[NAME],
+        after[NAME]; /* after: the label behind the second branch; "" if it ends the kernel */
+} roles;
+
+/* The last conditional jump before `at`. */
+static bool find_jump(text t, const char *at, roles *r, char label[NAME]) {
+    for (r->jump = line_of(t.begin, at); r->jump > t.begin;) {
+        r->jump = line_of(t.begin, r->jump - 1);
+        if (sscanf(r->jump, " @%79s bra %79[^; \t\n]", r->predicate, label) == 2) return true;
+    }
+    return false;
+}
+
+/* Where the first branch's last instruction continues: the label, or "" after ret. */
+static bool find_after(const roles *r, char after[NAME]) {
+    const char *line = r->less;
+    char word[NAME] = "";
+    do line = line_of(r->more, line - 1);
+    while (line > r->more &&
+           (sscanf(line + strspn(line, " \t"), "%79[^ \t\n]", word) != 1 || !strncmp(word, "//", 2)));
+    after[0] = '\0';
+    return !strcmp(word, "ret;") ||
+           (!strncmp(word, "bra", 3) && sscanf(line, " %*s %79[^; \t\n]", after) == 1);
+}
+
+static bool find_roles(text t, const char *inc, const char *dec, roles *r) {
+    char label[NAME];
+    if (!find_jump(t, inc, r, label)) return false;
+    r->more = strchr(r->jump, '\n') + 1;
+    r->less = find_label((text){inc, t.end}, label);
+    if (!r->less || r->less > dec || !find_after(r, r->after)) return false;
+    r->end = r->after[0] ? find_label((text){dec, t.end}, r->after) : find((text){dec, t.end}, "\n}");
+    if (r->end && !r->after[0]) r->end++;
+    return r->end != NULL;
+}
+
+/* Appends the kernel with the branches of its roles exchanged if setmaxnreg.inc comes first. */
+static bool add_ordered(clt_str *out, text t) {
+    static const char MORE[] = "$clt_more";
+    const char *inc = find(t, "setmaxnreg.inc"), *dec = find(t, "setmaxnreg.dec");
+    roles r;
+    if (!inc || !dec || (inc < dec && !find_roles(t, inc, dec, &r))) return false;
+    if (dec < inc) {
+        clt_str_addn(out, t.begin, (size_t)(t.end - t.begin));
+        return true;
+    }
+    const bool negated = r.predicate[0] == '!';
+    clt_str_addn(out, t.begin, (size_t)(r.jump - t.begin));
+    clt_str_addf(out, "\t@%s%s bra %s;\n", negated ? "" : "!", r.predicate + negated, MORE);
+    clt_str_addn(out, r.less, (size_t)(r.end - r.less));
+    if (r.after[0]) clt_str_addf(out, "\tbra.uni %s;\n", r.after);
+    clt_str_addf(out, "%s:\n", MORE);
+    clt_str_addn(out, r.more, (size_t)(r.less - r.more));
+    clt_str_addn(out, r.end, (size_t)(t.end - r.end));
+    return true;
+}
+
+/* Puts the roles of all kernels with the mark into order. */
+static bool order_roles(clt_str *ptx) {
+    clt_str out = {0};
+    bool found = true;
+    for (text t = {ptx->s, NULL}; found && *t.begin; t.begin = t.end) {
+        const char *entry = strstr(t.begin, ENTRY), *next = entry ? strstr(entry + 1, ENTRY) : NULL;
+        t.end = next ? line_of(t.begin, next) : ptx->s + ptx->len;
+        if (find(t, LESS_FIRST))
+            found = add_ordered(&out, t);
+        else
+            clt_str_addn(&out, t.begin, (size_t)(t.end - t.begin));
+    }
+    clt_str_free(ptx);
+    *ptx = out;
+    return found;
 }
 
 char *clt_ptx_rewrite(const char *ptx, const char **why) {
@@ -70,6 +179,11 @@ char *clt_ptx_rewrite(const char *ptx, const char **why) {
             add_line(&out, s, n, &body);
         }
         s += n + (s[n] == '\n');
+    }
+    if (!order_roles(&out)) {
+        *why = "a kernel's branches with setmaxnreg are not where they are expected";
+        clt_str_free(&out);
+        return NULL;
     }
     return out.s;
 }

@@ -14,7 +14,15 @@
  * Each line needs its own mark ("//@a;\n//@b;"), because the comment of the first pass ends with the line.
  *
  * "//@entry TEXT" anywhere in a kernel puts TEXT, a directive such as `.reqnctapercluster 2, 1, 1`, in front
- * of the kernel's body. */
+ * of the kernel's body.
+ *
+ * "//@less first" anywhere in a kernel with the roles
+ *
+ *     if (...) { setmaxnreg.dec ... } else { setmaxnreg.inc ... }
+ *
+ * puts the branch with setmaxnreg.dec in front of the other one. NVIDIA's front end writes the other order,
+ * with which its assembler gives the second role no more registers than the kernel has at its entry, and
+ * spills. */
 #ifndef CLT_PTX_H
 #define CLT_PTX_H
 
@@ -30,8 +38,9 @@ bool clt_ptx_is_marked(const char *text);
 bool clt_ptx_is_whole(const char *text);
 
 /* The PTX text of the second pass, made from that of the first: marks removed, target with the suffix a; the
- * caller frees it with clt_free. NULL, with *why set to a constant text, if `ptx` is not PTX text or its
- * target is older than sm_90; otherwise *why is unchanged. */
+ * caller frees it with clt_free. NULL, with *why set to a constant text, if `ptx` is not PTX text, its target
+ * is older than sm_90, or the roles of a kernel with "//@less first" are not found; otherwise *why is
+ * unchanged. */
 char *clt_ptx_rewrite(const char *ptx, const char **why);
 
 #endif

@@ -45,12 +45,39 @@ static void directives_move_to_their_entry(void **state) {
               "}\n.visible .entry b()\n.three\n{\nret;\n}\n");
 }
 
+#define MORE_ROLE "\tsetmaxnreg.inc x;\n$L7:\n\t@%p8 bra $L7;\n"
+#define LESS_ROLE "\tsetmaxnreg.dec x;\n\tcopy;\n"
+
+static void fewer_registers_come_first(void **state) {
+    (void)state;
+    /* the first role jumps behind the second one */
+    rewritten(".target sm_90\n.entry a()\n{\n//@less first\n\t@%p3 bra $L2;\n//@" MORE_ROLE
+              "\tbra.uni $L3;\n$L2:\n//@" LESS_ROLE "$L3:\n\tret;\n}\n",
+              ".target sm_90a\n.entry a()\n{\n// less first\n\t@!%p3 bra $clt_more;\n$L2:\n" LESS_ROLE
+              "\tbra.uni $L3;\n$clt_more:\n" MORE_ROLE "\tbra.uni $L3;\n$L3:\n\tret;\n}\n");
+    /* both return; only the kernel with the mark changes */
+    rewritten(".target sm_90\n.entry a()\n{\n\t@!%p3 bra $L2;\n//@less first\n" MORE_ROLE
+              "\tret;\n\n$L2:\n" LESS_ROLE "\tret;\n}\n.entry b()\n{\n\t@%p1 bra $L2;\n" MORE_ROLE
+              "\tret;\n$L2:\n" LESS_ROLE "\tret;\n}\n",
+              ".target sm_90a\n.entry a()\n{\n\t@%p3 bra $clt_more;\n$L2:\n" LESS_ROLE
+              "\tret;\n$clt_more:\n// less first\n" MORE_ROLE "\tret;\n\n}\n.entry b()\n{\n\t@%p1 bra "
+              "$L2;\n" MORE_ROLE "\tret;\n$L2:\n" LESS_ROLE "\tret;\n}\n");
+    /* already in order */
+    rewritten(".target sm_90\n.entry a()\n{\n//@less first\n" LESS_ROLE MORE_ROLE "}\n",
+              ".target sm_90a\n.entry a()\n{\n// less first\n" LESS_ROLE MORE_ROLE "}\n");
+}
+
 static void what_cannot_be_rewritten_is_said(void **state) {
     (void)state;
     assert_null(clt_ptx_rewrite("\177ELF", &why));
     assert_non_null(strstr(why, "no PTX"));
     assert_null(clt_ptx_rewrite(".target sm_80\n", &why));
     assert_non_null(strstr(why, "older"));
+    assert_null(clt_ptx_rewrite(".target sm_90\n.entry a()\n{\n//@less first\n}\n", &why));
+    assert_non_null(strstr(why, "setmaxnreg"));
+    assert_null(clt_ptx_rewrite(".target sm_90\n.entry a()\n{\n//@less first\n\t@%p3 bra $L2;\n" MORE_ROLE
+                                "\tadd;\n$L2:\n" LESS_ROLE "}\n",
+                                &why));
 }
 
 /* --- on a device that has it --- */
@@ -198,9 +225,9 @@ int main(int argc, char **argv) {
     if (argc > 1 && !strcmp(argv[1], "--rewrite")) return rewrite_stdin();
     tu_init(argc, argv);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(marks_become_instructions),        cmocka_unit_test(directives_move_to_their_entry),
-        cmocka_unit_test(what_cannot_be_rewritten_is_said), cmocka_unit_test(unaligned_tensors_do_not_fit),
-        cmocka_unit_test(maps_and_second_pass_on_devices),
+        cmocka_unit_test(marks_become_instructions),    cmocka_unit_test(directives_move_to_their_entry),
+        cmocka_unit_test(fewer_registers_come_first),   cmocka_unit_test(what_cannot_be_rewritten_is_said),
+        cmocka_unit_test(unaligned_tensors_do_not_fit), cmocka_unit_test(maps_and_second_pass_on_devices),
     };
     return tu_run(tests, CLT_COUNT_OF(tests));
 }

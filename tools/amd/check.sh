@@ -3,9 +3,9 @@
 # emulator in DIR, a source tree of tinygrad. Records the launches of the operation tests at small shapes and
 # of training steps of tiny models on a CPU device, with the kernels that an AMD GPU would use, and replays
 # them; every buffer must equal the recorded one. Kernels for matrix units, which the CPU cannot run, must
-# stay within their error bound (matrix.py). Two steps also run as a chain, in which each launch starts from
-# the buffers that the target's own launches left; the final state must have the hash of the recorded run's
-# checkpoint (chain.py).
+# stay within their error bound (matrix.py), and those of 8-bit blocks give the exact words
+# (matrix8.py). Two steps also run as a chain, in which each launch starts from the buffers that the target's own
+# launches left; the final state must have the hash of the recorded run's checkpoint (chain.py).
 #   TARGETS="gfx90a gfx942 gfx1100 gfx1201"  the GPUs to emulate
 #   MOST=N                           at most N launches of each program of the training steps (default 0: all)
 #   ONLY=word                        only kernels whose "file name" contains the word
@@ -82,7 +82,9 @@ for target in $TARGETS; do
     echo "--- $target: operation tests"
     run 0 "$WORK"/records/test_*
     echo "--- $target: matrix units"
-    python3 tools/amd/matrix.py --emulator "$EMULATOR" --target "$target" --work "$WORK/code" 2>>"$WORK/$target.log" || failed=1
+    for program in matrix matrix8; do
+        python3 tools/amd/$program.py --emulator "$EMULATOR" --target "$target" --work "$WORK/code" 2>>"$WORK/$target.log" || failed=1
+    done
     echo "--- $target: chain of two steps"
     [ -n "$ONLY" ] || python3 tools/amd/chain.py --emulator "$EMULATOR" --target "$target" --work "$WORK/code" \
         --cltrain "$BUILD/cltrain" --checkpoint "$(echo "$WORK"/run-chain-layernorm/ep*)" "$WORK/records/chain-layernorm" \

@@ -14,7 +14,8 @@ Corrections to the emulator, which was made for other code:
 - WMMA accepts a constant as accumulator input; stores to local memory read accumulation registers if the instruction
   says so (CDNA);
 - cache instructions do nothing; CDNA2's opcodes of the bf16_1k matrix instructions are mapped to CDNA3's numbers, which
-  the tables use."""
+  the tables use, and its v_mfma_i32_16x16x16i8 to the number of v_mfma_i32_16x16x32_i8, which CDNA2 lacks, with half of
+  the sum."""
 import ctypes
 import os
 import struct
@@ -23,6 +24,7 @@ import types
 
 HAVE = 'test/mockgpu/amd/emu.py'
 _emu = None
+_target = None  # of the last renumber: instructions are compiled once, so a process emulates one target
 
 # exponent() is the biased exponent. "Denormal" quotients are decided in double, where they are normal numbers.
 _DIV_SCALE = """VCC.u64[laneId] = 0;
@@ -186,6 +188,17 @@ def _add_program_counter(emu):
         emu._INST_HANDLERS[kind] = scalar
 
 
+def _add_cdna2_bytes(emu):
+    """The name of an instruction says its sizes; see _CDNA2_MATRIX."""
+    plain = emu._op_name
+
+    def op_name(inst):
+        name = plain(inst)
+        return 'V_MFMA_I32_16X16X16_I8' if _target == 'gfx90a' and name == 'V_MFMA_I32_16X16X32_I8' else name
+
+    emu._op_name = op_name
+
+
 def _let_waves_run(emu):
     """Raises the emulator's limit of a million instructions per wave, which it takes for an endless loop: a work-item
     that computes a block of 64 rows alone needs more."""
@@ -218,6 +231,7 @@ def load(tree):
     _add_program_counter(emu)
     _add_memory(emu)
     _add_constant_accumulators(emu)
+    _add_cdna2_bytes(emu)
     _let_waves_run(emu)
     plain = emu.get_pcode
 
@@ -232,14 +246,17 @@ def load(tree):
     _emu = emu
 
 
-_CDNA2_MATRIX = {0xd3e6: 0xd3e0, 0xd3e7: 0xd3e1}  # v_mfma_f32_32x32x8bf16_1k, 16x16x16bf16_1k
+# v_mfma_f32_32x32x8bf16_1k, v_mfma_f32_16x16x16bf16_1k, v_mfma_i32_16x16x16i8
+_CDNA2_MATRIX = {0xd3e6: 0xd3e0, 0xd3e7: 0xd3e1, 0xd3d5: 0xd3d7}
 
 _NO_OP = 0xbf800000
 _CACHE_INVALIDATE = (0xe0ac0000, 0xe0ad0000)  # buffer_gl1_inv, buffer_gl0_inv of gfx11: two words
 
 
 def renumber(code):
-    """Replaces instructions of the loaded code object that the emulator's tables lack."""
+    """Replaces instructions of the loaded code object that the emulator's tables lack. Call it before `run`."""
+    global _target
+    _target = code.target
     for at in code.words():
         word = ctypes.c_uint32.from_address(at)
         if code.target == 'gfx90a' and word.value >> 16 in _CDNA2_MATRIX:
