@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "runtime/ops/clt_fp8.h"
 #include "runtime/ops/clt_ops.h"
 
 /* The sum of n elements by the row rule: lane l of 64 adds x[l], x[l + 64], ... starting from +0; then lane l
@@ -228,6 +229,10 @@ uint16_t clt_ref_f32_to_bf16(float x);
 float clt_ref_bf16_to_f32(uint16_t b);
 uint16_t clt_ref_f32_to_f16(float x);
 float clt_ref_f16_to_f32(uint16_t h);
+/* 8-bit formats: saturating casts of docs/numerics.md, "Eight bits". The value of a 16-bit number is exact in
+ * fp32, so its cast is that of its fp32 value. */
+uint8_t clt_ref_f32_to_fp8(clt_fp8 format, float x);
+float clt_ref_fp8_to_f32(clt_fp8 format, uint8_t code);
 /* Narrow converts n floats to stored elements of `type` (rounding to nearest even), widen converts back. */
 void clt_ref_narrow(clt_dtype type, const float *x, size_t n, void *out);
 void clt_ref_widen(clt_dtype type, const void *in, size_t n, float *x);
