@@ -3,11 +3,11 @@
 # steps do not depend on ranks, devices, drivers, threads, transport, microbatch, recomputation, or on being
 # stopped and resumed at every step.
 #   test/train/hash_matrix.sh [PART ...]   only these parts: ranks mixed microbatch drivers transport recompute resume
-#                                          evaluation plain stages oclgrind; under a sanitizer only a few of them
+#                                          evaluation plain stages eight oclgrind; under a sanitizer only a few of them
 # timeout: 3000
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 pocl=pocl
-parts="ranks mixed microbatch drivers transport recompute resume evaluation plain stages oclgrind"
+parts="ranks mixed microbatch drivers transport recompute resume evaluation plain stages eight oclgrind"
 [ -z "${TEST_SANITIZER:-}" ] || parts="microbatch transport recompute evaluation"
 parts=" ${*:-$parts} "
 intel=$(has_platform intel && echo yes)
@@ -203,6 +203,25 @@ stages() {
     CLTRAIN_HOSTS=2 stage 4 3 ", numerics fast, on 2 hosts"
 }
 
+# Products of 8-bit blocks.
+eight() {
+    local i n=(2 1 4) end=(5 11 20)
+    set=mpt-variants
+    conf=("${large[@]}" precision=exact8)
+    make_reference eight
+    compare "8 bits: 3 ranks, microbatch 1" $pocl 3 device_train_microbatch_size=1
+    compare "8 bits: blocks of one sample" $pocl 1 device_train_microbatch_size=auto
+    CLTRAIN_VARIANT=gemm8=portable,quantize=portable compare "8 bits: portable kernels" $pocl 1
+    stage 2 3 ", 8 bits"
+    for i in 0 1 2; do
+        run resumed $pocl "${n[i]}" max_duration="${end[i]}ba" || { tail -n 5 "$tmp/resumed.log"; fail "8 bits"; return; }
+    done
+    same "8 bits: resumed on other numbers of ranks" resumed
+    [ -n "$intel" ] || return
+    compare "8 bits: Intel's runtime" intel 1
+    compare "8 bits: 2 ranks: Intel, PoCL" intel,pocl 2
+}
+
 # Two steps of a tiny model under Oclgrind, which runs every work-item on its own interpreter.
 under_oclgrind() {
     command -v oclgrind >/dev/null || { echo "SKIP: oclgrind is not installed"; return; }
@@ -224,7 +243,7 @@ wants() { [[ $parts == *" $1 "* ]]; }
 oclgrind=$!
 make_reference options
 sensitive
-for part in ranks mixed microbatch drivers transport recompute resume evaluation plain stages; do
+for part in ranks mixed microbatch drivers transport recompute resume evaluation plain stages eight; do
     wants $part && $part
 done
 wait $oclgrind || failed=1

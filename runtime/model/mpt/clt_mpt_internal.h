@@ -225,6 +225,8 @@ clt_status clt_mpt_scale_embedding(clt_mpt *m, int64_t rows, clt_ref x);
 clt_status clt_mpt_product(clt_mpt *m, const clt_gemm_params *g);
 /* Notes the operands of the products of a Linear with `rows` rows in m->eight. */
 void clt_mpt_eight_plan(clt_mpt *m, int64_t rows, int64_t out, int64_t in);
+/* clt_op_gemm8_workspace of the product. */
+uint64_t clt_mpt_eight_workspace(clt_device_type type, const clt_gemm_params *g);
 
 /* What norm_2 reads [R, C]. */
 static inline clt_ref clt_mpt_mlp_input(const clt_mpt *m, int layer) {

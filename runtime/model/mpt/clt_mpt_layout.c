@@ -337,15 +337,6 @@ static clt_status take_eight(clt_mpt *m) {
     return CLT_OK;
 }
 
-/* The workspace of such a product. */
-static uint64_t eight_workspace(clt_device_type type, const clt_gemm_params *g) {
-    return clt_op_gemm8_workspace(
-        type, &(clt_gemm8_params){.form = g->form == CLT_GEMM_TN ? CLT_GEMM8_CHAIN : CLT_GEMM8_PRODUCT,
-                                  .m = g->m,
-                                  .n = g->n,
-                                  .k = CLT_ROUND_UP(g->k, (int64_t)128)});
-}
-
 /* Largest workspace that any operation of a step asks for: a bound from the shapes, without a device. */
 static uint64_t workspace_bound(const clt_mpt *m, clt_device_type type) {
     const clt_mpt_config *c = &m->cfg;
@@ -359,7 +350,7 @@ static uint64_t workspace_bound(const clt_mpt *m, clt_device_type type) {
             {.form = CLT_GEMM_NN, .m = rows, .n = in, .k = out, .a = {.type = m->type}},
             {.form = CLT_GEMM_TN, .m = out, .n = in, .k = rows, .k_group = T, .a = {.type = m->type}}};
         for (int f = 0; f < (m->shape.training ? 3 : 1); f++)
-            most = CLT_MAX(most, m->shape.eight_bits ? eight_workspace(type, &g[f])
+            most = CLT_MAX(most, m->shape.eight_bits ? clt_mpt_eight_workspace(type, &g[f])
                                                      : clt_op_gemm_workspace(type, &g[f]));
     }
     clt_attention_params a = {.batch = m->shape.microbatch,

@@ -99,6 +99,17 @@ static clt_status eight_bits(clt_mpt *m, const clt_gemm_params *g) {
                                                               .accumulate = g->accumulate});
 }
 
+uint64_t clt_mpt_eight_workspace(clt_device_type type, const clt_gemm_params *g) {
+    const bool tn = g->form == CLT_GEMM_TN;
+    clt_gemm8_params p = product_of(g);
+    p.k = tn ? clt_blocks8_across_k(g->k, g->k_group, BLOCK) : clt_blocks8_along_k(g->k, BLOCK);
+    p.a = p.b = (clt_blocks8){.ld = p.k, .block = BLOCK, .tile = 1};
+    p.a.ld_scale = scales_of(g->m, 1);
+    if (!tn) p.b.tile = BLOCK;
+    p.b.ld_scale = scales_of(g->n, p.b.tile);
+    return clt_op_gemm8_workspace(type, &p);
+}
+
 clt_status clt_mpt_product(clt_mpt *m, const clt_gemm_params *g) {
     return m->shape.eight_bits ? eight_bits(m, g) : clt_op_gemm(m->ops, g);
 }

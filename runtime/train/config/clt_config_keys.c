@@ -139,7 +139,7 @@ const clt_schema clt_config_own_schema = CLT_SCHEMA(own_keys);
 
 /* --- the top level --- */
 
-static const char *const precisions[] = {"fp32", "amp_fp16", "amp_bf16", NULL};
+static const char *const precisions[] = {"fp32", "amp_fp16", "amp_bf16", "exact8", NULL};
 static const clt_refusal refused_precisions[] = {
     {"amp_fp8", "8-bit floating point is not supported: use amp_bf16, amp_fp16 or fp32"}, {NULL, NULL}};
 
@@ -167,7 +167,8 @@ static const clt_key top_keys[] = {
     KEY("precision", precision, "\"amp_bf16\"",
         "fp32; amp_bf16 and amp_fp16: 16-bit activations, fp32 weights, sums, gradients and moments; "
         "amp_fp16 "
-        "with a dynamic loss scale",
+        "with a dynamic loss scale; exact8: amp_bf16 with numerics exact and the products of all Linears in "
+        "8-bit blocks",
         .choices = precisions, .refused = refused_precisions),
     KEY("run_name", c.run_name, "null", "default: the environment's RUN_NAME, or llm", .nullable = true),
     CLT_KEY_CHECKED(&clt_kind_map, "variables", "null", "values for ${variables.x}", .nullable = true),

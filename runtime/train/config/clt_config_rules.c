@@ -165,11 +165,17 @@ static clt_status resolve_recompute(clt_schema_reader *r, clt_config_builder *b)
 }
 
 clt_status clt_config_resolve_precision(clt_schema_reader *r, clt_config_builder *b) {
-    static const clt_dtype types[] = {CLT_F32, CLT_F16, CLT_BF16}; /* in the order of the key's choices */
+    enum { EXACT8 = 3 };
+    static const clt_dtype types[] = {CLT_F32, CLT_F16,
+                                      CLT_BF16, [EXACT8] = CLT_BF16}; /* in the order of the key's choices */
     clt_config *c = &b->c;
     c->precision = types[b->precision];
-    bool narrow = c->precision != CLT_F32;
-    c->numerics = b->numerics >= 0 ? (clt_numerics)b->numerics : narrow ? CLT_FAST : CLT_EXACT;
+    c->eight_bits = b->precision == EXACT8;
+    bool fast = c->precision != CLT_F32 && !c->eight_bits;
+    c->numerics = b->numerics >= 0 ? (clt_numerics)b->numerics : fast ? CLT_FAST : CLT_EXACT;
+    if (c->eight_bits && c->numerics == CLT_FAST)
+        return clt_config_fail_both(r, "precision", "cltrain.numerics",
+                                    "exact8 has numerics exact: leave numerics out");
     c->tune = (clt_tune_mode)b->tune;
     c->check_action = (clt_check_action)b->check_action;
     c->clip_type = clt_config_given(c, "algorithms.gradient_clipping")

@@ -251,7 +251,8 @@ clt_status clt_engine_text_model(clt_engine *e, int64_t texts, clt_model **out) 
                                    .seq = clt_model_get_facts(e->cfg->model).max_seq_len,
                                    .texts = texts,
                                    .numerics = e->cfg->numerics,
-                                   .type = e->cfg->precision};
+                                   .type = e->cfg->precision,
+                                   .eight_bits = e->cfg->eight_bits};
     if (e->sharded_weights)
         return clt_error(CLT_BAD_CONFIG, "text cannot be generated while the weights are sharded "
                                          "(cltrain.zero_stage: 3): use stage 2 or less");

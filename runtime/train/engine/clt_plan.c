@@ -97,7 +97,8 @@ clt_model_shape clt_plan_shape(const clt_config *c, const clt_plan *p, bool trai
                              .recompute = p->recompute,
                              .numerics = c->numerics,
                              .logits_bytes = p->logits_bytes,
-                             .type = c->precision};
+                             .type = c->precision,
+                             .eight_bits = c->eight_bits};
 }
 
 static bool fits(const clt_config *c, const clt_plan *p, const clt_plan_room *r, int64_t microbatch,

@@ -34,8 +34,13 @@ static char *join(const machine *m, int n, size_t field) {
     return b.s;
 }
 
-static const char *precision_name(clt_dtype type) {
-    return type == CLT_F32 ? "fp32" : type == CLT_F16 ? "amp_fp16" : "amp_bf16";
+/* "exact fp32", "fast amp_bf16", "exact8" */
+static char *numerics_name(const clt_config *c) {
+    const char *precision = c->precision == CLT_F32   ? "fp32"
+                            : c->precision == CLT_F16 ? "amp_fp16"
+                                                      : "amp_bf16";
+    if (c->eight_bits) return clt_strdup("exact8");
+    return clt_format("%s %s", c->numerics == CLT_EXACT ? "exact" : "fast", precision);
 }
 
 clt_status clt_run_describe(clt_run *r) {
@@ -50,8 +55,7 @@ clt_status clt_run_describe(clt_run *r) {
         r->origin.here.device = join(all, n, offsetof(machine, device));
         r->origin.here.driver = join(all, n, offsetof(machine, driver));
         r->origin.here.version = clt_format("%s (%s)", clt_version(), clt_version_git());
-        r->origin.here.numerics = clt_format("%s %s", r->cfg->numerics == CLT_EXACT ? "exact" : "fast",
-                                             precision_name(r->cfg->precision));
+        r->origin.here.numerics = numerics_name(r->cfg);
         r->origin.here.ranks = n;
     }
     clt_free(all);
