@@ -136,6 +136,13 @@ static inline void pack_b(b_panel to, __global const char *b, size_t ldb, __glob
 
 /* --- the tile --- */
 
+#define AHEAD 16 /* steps */
+#if defined(__clang__) && !defined(CLT_NO_BUILTINS)
+#define PREFETCH_TO_WRITE(p) __builtin_prefetch((const void *)(size_t)(p), 1, 3)
+#else
+#define PREFETCH_TO_WRITE(p)
+#endif
+
 /* A tile's place in the matrix, and how many of its outputs exist. */
 typedef struct {
     size_t row, column, rows, columns;
@@ -149,7 +156,12 @@ static inline void add_block(__local float *chain, __global const int *a, b_pane
     EACH(i, MR) EACH(j, NV) acc[i][j] = CLT_INTS_AT(__local, b.start + LANES * j);
     for (int step = 0; step < STEPS; step++, a += MR, b.q += NR) {
         clt_ints bv[NV];
-        EACH(j, NV) bv[j] = CLT_INTS_AT(__local, b.q + LANES * j);
+        EACH(j, NV)
+        {
+            bv[j] = CLT_INTS_AT(__local, b.q + LANES * j);
+            PREFETCH(b.q + AHEAD * NR + LANES * j, 3);
+        }
+        PREFETCH(a + AHEAD * MR, 3);
         EACH(i, MR)
         {
             const clt_ints av = (clt_ints)(a[i]);
@@ -226,6 +238,8 @@ gemm8_rows(uint m, uint n, uint blocks, uint group_blocks, uint panels_each, uin
             __global const int *a = a_packed + at.row / MR * blocks * A_BLOCK;
             clt_gemm_ep ep = whole;
             at.rows = min(row1 - at.row, (size_t)MR);
+            for (size_t i = 0; i < at.rows; i++)
+                for (size_t j = 0; j < NR; j += 16) PREFETCH_TO_WRITE(ep.c + (at.row + i) * ep.ldc + column + j);
             for (size_t block = 0; block < blocks; block++, a += A_BLOCK) {
                 const b_panel here = {q + block * STEPS * NR, start + block * NR, scale + block * NR};
                 if (block == 0 && continues)
