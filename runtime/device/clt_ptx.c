@@ -76,12 +76,11 @@ static const char *find_label(text t, const char *label) {
 }
 
 enum { NAME = 80 };
-/* The two branches of the roles: `@predicate bra label`, the branch with setmaxnreg.inc, `label:`, the branch
- * with setmaxnreg.dec. The first one ends with a jump to the end of the second one, or with ret. */
+/* The two branches of the roles: `@predicate bra label`, the branch with setmaxnreg.inc, `label:`, and the
+ * branch with setmaxnreg.dec, up to the kernel's brace. */
 typedef struct {
     const char *jump, *more, *less, *end;
-    char predicate[NAME],
-        after[NAME]; /* after: the label behind the second branch; "" if it ends the kernel */
+    char predicate[NAME];
 } roles;
 
 /* The last conditional jump before `at`. */
@@ -93,16 +92,15 @@ static bool find_jump(text t, const char *at, roles *r, char label[NAME]) {
     return false;
 }
 
-/* Where the first branch's last instruction continues: the label, or "" after ret. */
-static bool find_after(const roles *r, char after[NAME]) {
-    const char *line = r->less;
+/* Whether control never reaches the end of these lines: the last instruction is ret or an unconditional jump.
+ */
+static bool never_ends(text t) {
+    const char *line = t.end;
     char word[NAME] = "";
-    do line = line_of(r->more, line - 1);
-    while (line > r->more &&
+    do line = line_of(t.begin, line - 1);
+    while (line > t.begin &&
            (sscanf(line + strspn(line, " \t"), "%79[^ \t\n]", word) != 1 || !strncmp(word, "//", 2)));
-    after[0] = '\0';
-    return !strcmp(word, "ret;") ||
-           (!strncmp(word, "bra", 3) && sscanf(line, " %*s %79[^; \t\n]", after) == 1);
+    return !strcmp(word, "ret;") || !strncmp(word, "bra", 3);
 }
 
 static bool find_roles(text t, const char *inc, const char *dec, roles *r) {
@@ -110,13 +108,13 @@ static bool find_roles(text t, const char *inc, const char *dec, roles *r) {
     if (!find_jump(t, inc, r, label)) return false;
     r->more = strchr(r->jump, '\n') + 1;
     r->less = find_label((text){inc, t.end}, label);
-    if (!r->less || r->less > dec || !find_after(r, r->after)) return false;
-    r->end = r->after[0] ? find_label((text){dec, t.end}, r->after) : find((text){dec, t.end}, "\n}");
-    if (r->end && !r->after[0]) r->end++;
-    return r->end != NULL;
+    r->end = find((text){dec, t.end}, "\n}");
+    if (!r->less || r->less > dec || !r->end) return false;
+    r->end++;
+    return never_ends((text){r->more, r->less}) && never_ends((text){r->less, r->end});
 }
 
-/* Appends the kernel with the branches of its roles exchanged if setmaxnreg.inc comes first. */
+/* Appends the kernel. If setmaxnreg.inc comes first, its branch moves to the end. */
 static bool add_ordered(clt_str *out, text t) {
     static const char MORE[] = "$clt_more";
     const char *inc = find(t, "setmaxnreg.inc"), *dec = find(t, "setmaxnreg.dec");
@@ -130,7 +128,6 @@ static bool add_ordered(clt_str *out, text t) {
     clt_str_addn(out, t.begin, (size_t)(r.jump - t.begin));
     clt_str_addf(out, "\t@%s%s bra %s;\n", negated ? "" : "!", r.predicate + negated, MORE);
     clt_str_addn(out, r.less, (size_t)(r.end - r.less));
-    if (r.after[0]) clt_str_addf(out, "\tbra.uni %s;\n", r.after);
     clt_str_addf(out, "%s:\n", MORE);
     clt_str_addn(out, r.more, (size_t)(r.less - r.more));
     clt_str_addn(out, r.end, (size_t)(t.end - r.end));

@@ -15,7 +15,7 @@
 typedef int encode_fn(void *map, int type, uint32_t dims, void *address, const uint64_t *size,
                       const uint64_t *stride_bytes, const uint32_t *box, const uint32_t *element_stride,
                       int interleave, int swizzle, int l2_promotion, int outside);
-enum { CU_UINT16_BF16 = 9, CU_F16 = 6, CU_F32 = 7, L2_256_BYTES = 3 };
+enum { CU_UINT8 = 0, CU_UINT16_BF16 = 9, CU_F16 = 6, CU_F32 = 7, L2_256_BYTES = 3 };
 
 static struct {
     int (*init)(unsigned);
@@ -92,7 +92,7 @@ bool clt_tensor_map_available(clt_device *dev) {
 }
 
 static int element_bytes(clt_map_type t) {
-    return t == CLT_MAP_F32 ? 4 : 2;
+    return t == CLT_MAP_F32 ? 4 : t == CLT_MAP_U8 ? 1 : 2;
 }
 
 bool clt_tensor_map_fits(const clt_tensor_map_params *p) {
@@ -228,7 +228,7 @@ static clt_status find_address(clt_device *dev, clt_buffer *b) {
 }
 
 static clt_status encode(clt_device *dev, const clt_tensor_map_params *p, uint64_t map[MAP_BYTES / 8]) {
-    static const int type[] = {CU_UINT16_BF16, CU_F16, CU_F32};
+    static const int type[] = {CU_UINT16_BF16, CU_F16, CU_F32, CU_UINT8};
     const uint64_t bytes = (uint64_t)element_bytes(p->type);
     const int swizzle = p->swizzle == 128 ? 3 : p->swizzle == 64 ? 2 : p->swizzle == 32 ? 1 : 0;
     uint64_t stride[CLT_MAP_DIMS] = {0};

@@ -15,7 +15,7 @@
 
 #include "runtime/device/clt_device.h"
 
-typedef enum { CLT_MAP_BF16, CLT_MAP_F16, CLT_MAP_F32 } clt_map_type;
+typedef enum { CLT_MAP_BF16, CLT_MAP_F16, CLT_MAP_F32, CLT_MAP_U8 } clt_map_type;
 enum { CLT_MAP_DIMS = 5 };
 
 typedef struct {

@@ -68,7 +68,7 @@ static clt_status check_call(const clt_gemm8_params *p) {
 
 /* The body that a row names; NULL: no such body. */
 static const clt_gemm8_body *body_of(const clt_variant *v) {
-    static const clt_gemm8_body *const all[] = {&clt_gemm8_cpu, &clt_gemm8_group};
+    static const clt_gemm8_body *const all[] = {&clt_gemm8_cpu, &clt_gemm8_group, &clt_gemm8_wgmma};
     for (size_t i = 0; i < CLT_COUNT_OF(all); i++)
         if (!strcmp(v->body, all[i]->name)) return all[i];
     return NULL;
@@ -82,6 +82,11 @@ static bool starts_at(uint64_t align, const clt_tensor *t) {
     return !t->ref.buf || (t->ref.off % align == 0 && (uint64_t)t->ld % align == 0);
 }
 
+/* Scales of rows; those of tiles are loaded one by one. */
+static bool scales_start_at(uint64_t align, const clt_blocks8 *b) {
+    return b->tile > 1 || (b->scale.off % align == 0 && (uint64_t)b->ld_scale % align == 0);
+}
+
 /* Whether the row supports the call at all; gemm8.vt describes the params. */
 static bool can_do(const clt_variant *v, const void *call) {
     const clt_gemm8_params *p = call;
@@ -90,8 +95,8 @@ static bool can_do(const clt_variant *v, const void *call) {
     return is_in(v, "FORMS", (int)p->form) && is_in(v, "SCALES", (p->a.tile > 1) + 2 * (p->b.tile > 1)) &&
            is_in(v, "BLOCKS", p->a.block / 64 - 1) && is_in(v, "TYPES", (int)p->c.type) &&
            is_in(v, "TYPES", (int)clt_gemm_aux_type(&to)) && (uint64_t)p->n % align == 0 &&
-           starts_at(align, &p->c) && starts_at(align, &p->pre) && starts_at(align, &p->grad_pre) &&
-           starts_at(align, &p->residual);
+           scales_start_at((uint64_t)clt_variant_param(v, "ALIGN_S", 1), &p->b) && starts_at(align, &p->c) &&
+           starts_at(align, &p->pre) && starts_at(align, &p->grad_pre) && starts_at(align, &p->residual);
 }
 
 static bool does_well(const clt_variant *v, const void *call) {

@@ -19,9 +19,10 @@ typedef struct {
     clt_ref_blocks8 host;
 } operand;
 
-static operand make_operand(clt_check *c, int64_t rows, int64_t k, int32_t block, bool tile, uint64_t seed) {
+static operand make_operand(clt_check *c, int64_t rows, int64_t k, int32_t block, bool tile, uint64_t seed,
+                            int64_t align_s) {
     const int64_t blocks = k / block, ld = k + 16;
-    const int64_t ld_scale = (tile ? CLT_CEIL_DIV(rows, block) : rows) + 2;
+    const int64_t ld_scale = CLT_ROUND_UP((tile ? CLT_CEIL_DIV(rows, block) : rows) + 2, align_s);
     const size_t words = (size_t)(rows * ld / 4), scales = (size_t)(blocks * ld_scale);
     float *const random = clt_check_random(c, (size_t)(rows * ld) + scales, seed);
     float *const host = clt_check_zeros(c, words + scales), *const scale = host + words;
@@ -52,8 +53,9 @@ static clt_status run_shape(clt_ops *ops, const clt_variant *v, const check_shap
     const clt_dtype type = s->act ? CLT_BF16 : CLT_F32;
     const int64_t align = clt_variant_param(v, "ALIGN_C", 1), n = CLT_ROUND_UP(s->n, align);
     const int64_t ld = CLT_ROUND_UP(n + 5, align), k = s->blocks * block;
-    const operand a = make_operand(&c, s->m, k, block, s->a_tile, 1),
-                  b = make_operand(&c, n, k, block, s->b_tile, 2);
+    const int64_t align_s = clt_variant_param(v, "ALIGN_S", 1);
+    const operand a = make_operand(&c, s->m, k, block, s->a_tile, 1, align_s),
+                  b = make_operand(&c, n, k, block, s->b_tile, 2, align_s);
     clt_gemm8_params p = {.form = s->form, .m = s->m, .n = n, .k = k, .k_group = s->group * block};
     p.a = a.device, p.b = b.device, p.accumulate = s->accumulate, p.act = s->act, p.grad_act = s->grad_act;
     float *const c_host = add_matrix(&c, type, s->m, ld, 3, &p.c), *pre = NULL, *grad = NULL,

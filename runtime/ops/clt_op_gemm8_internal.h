@@ -1,8 +1,9 @@
 /* clt_op_gemm8_internal: what the parts of the 8-bit product share. Private to runtime/ops/clt_op_gemm8*.c.
  *
  * clt_op_gemm8.c checks a call and picks the row of gemm8.vt. Each kind of body has a file that turns a call
- * into launches: clt_op_gemm8_group.c (one launch of work-groups), clt_op_gemm8_cpu.c (packed panels). A new
- * kind is a file that defines a clt_gemm8_body, named here and in clt_op_gemm8.c. */
+ * into launches: clt_op_gemm8_group.c (one launch of work-groups), clt_op_gemm8_cpu.c (packed panels),
+ * clt_op_gemm8_wgmma.c (NVIDIA's matrix units). A new kind is a file that defines a clt_gemm8_body, named
+ * here and in clt_op_gemm8.c. */
 #ifndef CLT_OP_GEMM8_INTERNAL_H
 #define CLT_OP_GEMM8_INTERNAL_H
 
@@ -29,7 +30,7 @@ typedef struct {
     /* Whether the row is a good choice for a call that it supports; NULL: always. */
     bool (*does_well)(const clt_variant *v, const clt_gemm8_params *p);
 } clt_gemm8_body;
-extern const clt_gemm8_body clt_gemm8_group, clt_gemm8_cpu;
+extern const clt_gemm8_body clt_gemm8_group, clt_gemm8_cpu, clt_gemm8_wgmma;
 
 /* Runs a checked call with row v. */
 clt_status clt_gemm8_run(clt_ops *ops, const clt_variant *v, const clt_gemm8_params *p);

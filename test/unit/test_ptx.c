@@ -52,9 +52,9 @@ static void fewer_registers_come_first(void **state) {
     (void)state;
     /* the first role jumps behind the second one */
     rewritten(".target sm_90\n.entry a()\n{\n//@less first\n\t@%p3 bra $L2;\n//@" MORE_ROLE
-              "\tbra.uni $L3;\n$L2:\n//@" LESS_ROLE "$L3:\n\tret;\n}\n",
+              "\tbra.uni $L3;\n$L2:\n//@" LESS_ROLE "$L3:\n\tret;\n\n}\n",
               ".target sm_90a\n.entry a()\n{\n// less first\n\t@!%p3 bra $clt_more;\n$L2:\n" LESS_ROLE
-              "\tbra.uni $L3;\n$clt_more:\n" MORE_ROLE "\tbra.uni $L3;\n$L3:\n\tret;\n}\n");
+              "$L3:\n\tret;\n\n$clt_more:\n" MORE_ROLE "\tbra.uni $L3;\n}\n");
     /* both return; only the kernel with the mark changes */
     rewritten(".target sm_90\n.entry a()\n{\n\t@!%p3 bra $L2;\n//@less first\n" MORE_ROLE
               "\tret;\n\n$L2:\n" LESS_ROLE "\tret;\n}\n.entry b()\n{\n\t@%p1 bra $L2;\n" MORE_ROLE
