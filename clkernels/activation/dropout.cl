@@ -2,7 +2,7 @@
  * work-item computes SEG elements of one sample, four per counter; a sample has `count` elements (seq *
  * cols).
  *
- *   SEG       elements per work-item, a multiple of 4
+ *   SEG       elements per work-item, a multiple of 4; of 64 on CPUs, where 16 counters go together
  *   RESIDUAL  1: there is a residual
  *   X_TYPE    clt_dtype of x;  Y_TYPE: of y and residual (include/clt_store.clh)
  *
@@ -26,6 +26,37 @@
 #error "SEG is a multiple of 4"
 #endif
 
+#if SEG % 64 == 0
+#include "../include/clt_philox16.clh"
+
+/* a[0], b[0], a[1], b[1], ... a[7], b[7] */
+static inline float16 zip(float8 a, float8 b) {
+    float16 v;
+    v.even = a;
+    v.odd = b;
+    return v;
+}
+
+/* The factors of 64 elements from 4 * quad, which is a multiple of 64, as clt_dropout4's. */
+static inline void factors64(float16 f[4], uint2 key, uint step, uint sample, uint place, ulong quad,
+                             uint threshold, float scale) {
+    const uint16 lane = (uint16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    uint16 c[4] = {(uint16)(step), (uint16)(sample), (uint16)(place | (uint)(quad >> 32) << 16),
+                   (uint)quad + lane};
+    float16 w[4], even[2], odd[2];
+    clt_philox4x32_16(c, key);
+    for (int i = 0; i < 4; i++) w[i] = c[i] < threshold ? (float16)(0.0f) : (float16)(scale);
+    even[0] = zip(w[0].lo, w[2].lo);
+    even[1] = zip(w[0].hi, w[2].hi);
+    odd[0] = zip(w[1].lo, w[3].lo);
+    odd[1] = zip(w[1].hi, w[3].hi);
+    for (int i = 0; i < 2; i++) {
+        f[2 * i] = zip(even[i].lo, odd[i].lo);
+        f[2 * i + 1] = zip(even[i].hi, odd[i].hi);
+    }
+}
+#endif
+
 __kernel void dropout(ulong count, ulong total, __global const CLT_T(X_TYPE) *x, ulong x_off,
                       __global const CLT_T(Y_TYPE) *residual, ulong residual_off, __global CLT_T(Y_TYPE) *y, ulong y_off,
                       uint key0, uint key1, uint step, uint first_sample, uint place, uint threshold,
@@ -38,7 +69,22 @@ __kernel void dropout(ulong count, ulong total, __global const CLT_T(X_TYPE) *x,
 #if RESIDUAL
     residual += residual_off + base;
 #endif
-    for (size_t e = begin; e < end; e += 4) {
+    size_t e = begin;
+#if SEG % 64 == 0
+    for (; e + 64 <= end; e += 64) {
+        float16 factor[4];
+        factors64(factor, (uint2)(key0, key1), step, first_sample + (uint)sample, place, e / 4, threshold,
+                  scale);
+        for (int i = 0; i < 4; i++) {
+            float16 v = CLT_LOAD16(X_TYPE, x + e + 16 * i, 16) * factor[i];
+#if RESIDUAL
+            v = CLT_LOAD16(Y_TYPE, residual + e + 16 * i, 16) + v;
+#endif
+            CLT_STORE16(Y_TYPE, v, y + e + 16 * i, 16);
+        }
+    }
+#endif
+    for (; e < end; e += 4) {
         float factor[4];
         vstore4(clt_dropout4((uint2)(key0, key1), step, first_sample + (uint)sample, place, e / 4, threshold,
                              scale),

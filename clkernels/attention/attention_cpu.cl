@@ -21,7 +21,7 @@
  * MAX_D.
  *
  * Local {1, 1, 1}. Options: SPLIT, those of attention.clh. */
-#include "attention_cpu.clh"
+#include "attention_cpu_masks.clh"
 
 #ifndef SPLIT
 #define SPLIT 0
@@ -200,17 +200,13 @@ typedef struct {
     float scale, softcap, slope;
     uint seq;
     __global const int *seq_ids; /* of the sample */
-    uint2 drop_key;
-    uint drop_step, drop_sample, drop_place, drop_threshold;
-    float drop_scale;
-    ulong drop_row; /* rows of the sample's heads before h */
+    dropping drop;
 } scoring;
 
 #define SCORING(b, h)                                                                                        \
     {                                                                                                        \
         scale, softcap, SLOPE(h), seq, SEQ_IDS ? seq_ids + seq_ids_off + (b)*seq : 0,                        \
-            (uint2)(drop_key0, drop_key1), drop_step, drop_sample + (uint)(b), drop_place, drop_threshold,   \
-            drop_scale, (ulong)(h)*seq                                                                       \
+            DROPPING(b, h)                                                                                   \
     }
 
 /* The sequence ids of 16 rows from i. Rows beyond the sequence repeat the last one. */
@@ -227,16 +223,6 @@ INLINE float16 scores(scoring by, float16 product, int16 ids, int i, int j, floa
     s = ids == (int16)(by.seq_ids[j]) ? s : (float16)(-attention_inf());
 #endif
     return s;
-}
-
-/* The dropout factors of the same rows and key. */
-INLINE float16 factors(scoring by, int i, int j) {
-    float v[16];
-    ulong first = (by.drop_row + (ulong)i) * by.seq + (ulong)j;
-    for (int x = 0; x < 16; x++)
-        v[x] = attention_factor(by.drop_key, by.drop_step, by.drop_sample, by.drop_place,
-                                first + (ulong)x * by.seq, by.drop_threshold, by.drop_scale);
-    return vload16(0, v);
 }
 
 /* The row rule over the 64 keys of a block. */
@@ -269,7 +255,12 @@ INLINE float16 softmax(place at, scoring by, float16 p[BLOCK][NV], int w, float1
     for (int x = met; x < BLOCK; x++) p[x][w] = (float16)(0.0f);
     *l = fma(*l, factor, tree64(p, w));
 #if DROPOUT
-    for (int x = 0; x < met; x++) p[x][w] = p[x][w] * factors(by, i, at.j0 + x);
+    masks drop = masks_of(by.drop, i, at.j0);
+    for (int x = 0; x < met; x += 4) {
+        float16 f[4];
+        next_factors(&drop, by.drop, x, f);
+        for (int y = 0; y < 4; y++) p[x + y][w] = p[x + y][w] * f[y]; /* +0 from `met` on */
+    }
 #endif
     return factor;
 }
@@ -437,13 +428,17 @@ INLINE void softmax_gradient(place at, scoring by, float16 part[2][BLOCK][NV], i
                              float16 delta) {
     int met = keys_met(at, w, 1), i = at.i0 + 16 * w;
     int16 ids = row_ids(by, i);
+#if DROPOUT
+    masks drop = masks_of(by.drop, i, at.j0);
+    float16 f[4];
+#endif
     for (int x = 0; x < met; x++) {
         float16 t, s = scores(by, part[0][x][w], ids, i, at.j0 + x, &t), dp = part[1][x][w];
         float16 prob = clt_exp16(s - lse), weight = prob;
 #if DROPOUT
-        float16 f = factors(by, i, at.j0 + x);
-        weight = weight * f;
-        dp = dp * f;
+        if (x % 4 == 0) next_factors(&drop, by.drop, x, f);
+        weight = weight * f[x % 4];
+        dp = dp * f[x % 4];
 #endif
         s = prob * (dp - delta);
 #if SOFTCAP

@@ -23,7 +23,7 @@ static clt_status dropout(clt_ops *ops, const clt_variant *v, const clt_dropout_
 
 static clt_status check(clt_ops *ops, const clt_variant *v, void *ctx) {
     const clt_dropout_params *call = ctx;
-    enum { ROWS = 6, SEQ = 3, COLS = 7, N = ROWS * COLS };
+    enum { ROWS = 6, SEQ = 3, COLS = 67, N = ROWS * COLS };
     float x[N], residual[N], want[N];
     clt_ref part[CLT_CHECK_PARTS];
     CLT_TRY(clt_check_parts(ops, N, part));
