@@ -27,6 +27,7 @@ Outputs and data gradients are rounded to bf16; weight gradients and the residua
 cannot multiply bf16 into fp32 rounds weight gradients and unscaled results too; rows then say "wide": false.)
 """
 import argparse
+import functools
 import json
 import lzma
 import math
@@ -39,6 +40,7 @@ import time
 import need_torch  # noqa: F401, before torch
 import numpy as np
 import torch
+import torch._inductor.config
 import torch.nn.functional as F
 import torch_formats_table as table
 
@@ -177,7 +179,7 @@ def quantize(x, axis, fmt, role, scale, key):
 def mm_wide(a: torch.Tensor, b: torch.Tensor, transposed: bool) -> torch.Tensor:
     """a b, or a^T b if transposed, of bf16 matrices with an fp32 result."""
     a = a.t() if transposed else a
-    return torch.mm(a, b, out_dtype=torch.float32) if WIDE else torch.mm(a, b).float()
+    return torch.mm(a, b, out_dtype=torch.float32) if has_wide() else torch.mm(a, b).float()
 
 
 @mm_wide.register_fake
@@ -185,6 +187,7 @@ def _(a, b, transposed):
     return a.new_empty((a.shape[1] if transposed else a.shape[0], b.shape[1]), dtype=torch.float32)
 
 
+@functools.cache
 def has_wide():
     """Does this PyTorch multiply bf16 into fp32? Otherwise results are rounded to bf16."""
     if not torch.cuda.is_available():
@@ -194,9 +197,6 @@ def has_wide():
         return torch.mm(a, a, out_dtype=torch.float32)[0, 0].item() == 16 * 1.0078125**2
     except (RuntimeError, TypeError):
         return False
-
-
-WIDE = has_wide()
 
 
 def matmul(a, b, wide):
@@ -466,7 +466,7 @@ def train(key, data, device, compiled, until):
             'every': every, 'train': [round(table.mean(m), 5) for m in means],
             'val': [(s, round(v, 5)) for s, v in values], 'final': values[-1][1],
             'seconds': round(time.time() - began, 1), 'first_step_seconds': round(warm, 1), 'compiled': compiled,
-            'wide': WIDE, 'device': device, 'torch': torch.__version__}
+            'wide': has_wide(), 'device': device, 'torch': torch.__version__}
 
 
 def estimate(rows, key):
@@ -475,12 +475,18 @@ def estimate(rows, key):
     return max((r['seconds'] for r in [r for r in same if r['format'] == key[1]] or same), default=0.0)
 
 
-def run_here(keys, opt, until):
-    device = 'cuda' if torch.cuda.is_available() else 'cpu'
+def configure():
+    """Products and casts as written, also when compiled."""
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    torch._inductor.config.emulate_precision_casts = True
     limit = 'recompile_limit' if hasattr(torch._dynamo.config, 'recompile_limit') else 'cache_size_limit'
     setattr(torch._dynamo.config, limit, 64)   # a program per format, not a fault
+
+
+def run_here(keys, opt, until):
+    device = 'cuda' if torch.cuda.is_available() else 'cpu'
+    configure()
     data = load_tokens(opt.data, device)
     compiled = not opt.eager
     for key in keys:
@@ -511,6 +517,10 @@ def run_workers(keys, opt, until):
         running = [p for p in running if p.poll() is None]
         if units and len(running) < opt.workers and time.time() < until:
             size, spec = units.pop(0)
+            need = estimate(table.read(opt.results), (size, spec, 0, opt.steps))
+            if time.time() + need > until:
+                print(f'{size} {spec}: not started, about {need:.0f} s needed', flush=True)
+                continue
             seeds = ','.join(str(k[2]) for k in keys if k[:2] == (size, spec))
             running.append(subprocess.Popen(
                 [sys.executable, os.path.abspath(__file__), '--data', opt.data, '--results', opt.results,
