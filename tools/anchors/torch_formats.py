@@ -23,8 +23,8 @@ Along tokens no block crosses a sample.
 The arithmetic is that of the real format up to the order of the fp32 sums. Values of int8 blocks, of FP8 blocks (whose
 scale is at least 2^-124) and of each slice are products of at most 8 significant bits and a power of two: bf16 holds
 them exactly and a bf16 GEMM computes their products. te and tec multiply unscaled FP8 values and scale the fp32 result.
-Outputs and data gradients are rounded to bf16; weight gradients and the residual stream are fp32. (A PyTorch that
-cannot multiply bf16 into fp32 rounds weight gradients and unscaled results too; rows then say "wide": false.)
+Outputs and data gradients are rounded to bf16 (torch.compile may skip that where te and tec scale and the reader is
+fused); weight gradients and the residual stream are fp32. (A PyTorch that cannot multiply bf16 into fp32 rounds weight gradients and unscaled results too; rows then say "wide": false.)
 """
 import argparse
 import functools
@@ -40,7 +40,6 @@ import time
 import need_torch  # noqa: F401, before torch
 import numpy as np
 import torch
-import torch._inductor.config
 import torch.nn.functional as F
 import torch_formats_table as table
 
@@ -476,12 +475,11 @@ def estimate(rows, key):
 
 
 def configure():
-    """Products and casts as written, also when compiled."""
+    """Products as written; a program per format is no fault."""
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-    torch._inductor.config.emulate_precision_casts = True
     limit = 'recompile_limit' if hasattr(torch._dynamo.config, 'recompile_limit') else 'cache_size_limit'
-    setattr(torch._dynamo.config, limit, 64)   # a program per format, not a fault
+    setattr(torch._dynamo.config, limit, 64)
 
 
 def run_here(keys, opt, until):

@@ -236,8 +236,8 @@ def products(fmts, device, compiled):
 
 
 def check_compiled():
-    """A wrong quantiser or operand is an error of 1e-2 and more. Other fp32 sums change some bf16 by one unit, and for
-    CPUs PyTorch compiles roundings to bf16 away."""
+    """A wrong quantiser or operand is an error of 1e-2 and more. Other fp32 sums change some bf16 by one unit, and
+    torch.compile drops roundings to bf16 whose result it reads in the same fused loop."""
     device = 'cuda' if torch.cuda.is_available() else 'cpu'
     tf.configure()
     print(f'{device}, PyTorch {torch.__version__}, bf16 into fp32: {tf.has_wide()}', flush=True)
