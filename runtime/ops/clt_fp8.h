@@ -3,7 +3,7 @@
  *
  * Delayed scaling is Transformer Engine's recipe (DelayedScaling; Micikevicius et al., "FP8 Formats for Deep
  * Learning", 2022): x8 = cast(x * scale), and after a step scale = largest * 2^-margin / amax, where amax is
- * that of the history. docs/numerics.md, "Eight bits", has the formulas. All values are fp32.
+ * that of the history. docs/numerics.md, "8-bit floating point", has the formulas. All values are fp32.
  *
  * A clt_fp8_scaling is host memory without locks: one thread at a time. */
 #ifndef CLT_FP8_H

@@ -23,10 +23,11 @@ Along tokens no block crosses a sample.
 The arithmetic is that of the real format up to the order of the fp32 sums. Values of int8 blocks, of FP8 blocks (whose
 scale is at least 2^-124) and of each slice are products of at most 8 significant bits and a power of two: bf16 holds
 them exactly and a bf16 GEMM computes their products. te and tec multiply unscaled FP8 values and scale the fp32 result.
-Outputs and data gradients are rounded to bf16; weight gradients and the residual stream are fp32. (A PyTorch that
-cannot multiply bf16 into fp32 rounds weight gradients and unscaled results too; rows then say "wide": false.)
+Outputs and data gradients are rounded to bf16 (torch.compile may skip that where te and tec scale and the reader is
+fused); weight gradients and the residual stream are fp32. (A PyTorch that cannot multiply bf16 into fp32 rounds weight gradients and unscaled results too; rows then say "wide": false.)
 """
 import argparse
+import functools
 import json
 import lzma
 import math
@@ -177,7 +178,7 @@ def quantize(x, axis, fmt, role, scale, key):
 def mm_wide(a: torch.Tensor, b: torch.Tensor, transposed: bool) -> torch.Tensor:
     """a b, or a^T b if transposed, of bf16 matrices with an fp32 result."""
     a = a.t() if transposed else a
-    return torch.mm(a, b, out_dtype=torch.float32) if WIDE else torch.mm(a, b).float()
+    return torch.mm(a, b, out_dtype=torch.float32) if has_wide() else torch.mm(a, b).float()
 
 
 @mm_wide.register_fake
@@ -185,6 +186,7 @@ def _(a, b, transposed):
     return a.new_empty((a.shape[1] if transposed else a.shape[0], b.shape[1]), dtype=torch.float32)
 
 
+@functools.cache
 def has_wide():
     """Does this PyTorch multiply bf16 into fp32? Otherwise results are rounded to bf16."""
     if not torch.cuda.is_available():
@@ -194,9 +196,6 @@ def has_wide():
         return torch.mm(a, a, out_dtype=torch.float32)[0, 0].item() == 16 * 1.0078125**2
     except (RuntimeError, TypeError):
         return False
-
-
-WIDE = has_wide()
 
 
 def matmul(a, b, wide):
@@ -466,7 +465,7 @@ def train(key, data, device, compiled, until):
             'every': every, 'train': [round(table.mean(m), 5) for m in means],
             'val': [(s, round(v, 5)) for s, v in values], 'final': values[-1][1],
             'seconds': round(time.time() - began, 1), 'first_step_seconds': round(warm, 1), 'compiled': compiled,
-            'wide': WIDE, 'device': device, 'torch': torch.__version__}
+            'wide': has_wide(), 'device': device, 'torch': torch.__version__}
 
 
 def estimate(rows, key):
@@ -475,12 +474,17 @@ def estimate(rows, key):
     return max((r['seconds'] for r in [r for r in same if r['format'] == key[1]] or same), default=0.0)
 
 
-def run_here(keys, opt, until):
-    device = 'cuda' if torch.cuda.is_available() else 'cpu'
+def configure():
+    """Products as written; a program per format is no fault."""
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     limit = 'recompile_limit' if hasattr(torch._dynamo.config, 'recompile_limit') else 'cache_size_limit'
-    setattr(torch._dynamo.config, limit, 64)   # a program per format, not a fault
+    setattr(torch._dynamo.config, limit, 64)
+
+
+def run_here(keys, opt, until):
+    device = 'cuda' if torch.cuda.is_available() else 'cpu'
+    configure()
     data = load_tokens(opt.data, device)
     compiled = not opt.eager
     for key in keys:
@@ -511,6 +515,10 @@ def run_workers(keys, opt, until):
         running = [p for p in running if p.poll() is None]
         if units and len(running) < opt.workers and time.time() < until:
             size, spec = units.pop(0)
+            need = estimate(table.read(opt.results), (size, spec, 0, opt.steps))
+            if time.time() + need > until:
+                print(f'{size} {spec}: not started, about {need:.0f} s needed', flush=True)
+                continue
             seeds = ','.join(str(k[2]) for k in keys if k[:2] == (size, spec))
             running.append(subprocess.Popen(
                 [sys.executable, os.path.abspath(__file__), '--data', opt.data, '--results', opt.results,

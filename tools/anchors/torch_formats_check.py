@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Checks torch_formats.py on a CPU: quantisers bit by bit against a scalar oracle, gradients, short runs.
 
-usage: torch_formats_check.py [--runs]     exits with 1 if anything differs; --runs also trains every format (minutes)
+usage: torch_formats_check.py [--runs|--compiled]     exits with 1 if anything differs
+--runs also trains every format (minutes). --compiled only compares products and their gradients, compiled, on a GPU if
+there is one, with those of a CPU without compilation.
 
 The oracle computes with Python's integers and fractions and shares nothing with the program except its random bits'
 definition. FP8 rounding is also compared to PyTorch's own casts for every bf16 value.
@@ -216,6 +218,36 @@ def check_gradients():
     expect('attention in fp32: gradients of PyTorch', all(torch.allclose(a, b, atol=1e-5) for a, b in zip(got, want)))
 
 
+def products(fmts, device, compiled):
+    """y, dx, dw of a linear layer and of a batch of matrices."""
+    out, one = [], torch.ones(3, device=device)
+    for x_shape, w_shape in (((4, 256, 128), (384, 128)), ((2, 3, 128, 64), (2, 3, 192, 64))):
+        rng = torch.Generator().manual_seed(1)
+        x, w = (torch.randn(s, generator=rng).to(device).requires_grad_() for s in (x_shape, w_shape))
+        g = torch.randn(*x_shape[:-1], w_shape[-2], generator=rng)
+
+        def call(x, w, key):
+            return tf.Gemm.apply(x, w, torch.zeros((), device=device), one, key, fmts)
+
+        call = torch.compile(call, dynamic=False, fullgraph=True) if compiled else call
+        y = call(x, w, torch.tensor(9, dtype=torch.int32, device=device))
+        out += [y.detach()] + list(torch.autograd.grad(y, (x, w), g.to(device, y.dtype)))
+    return [t.double().cpu() for t in out]
+
+
+def check_compiled():
+    """A wrong quantiser or operand is an error of 1e-2 and more. Other fp32 sums change some bf16 by one unit, and
+    torch.compile drops roundings to bf16 whose result it reads in the same fused loop."""
+    device = 'cuda' if torch.cuda.is_available() else 'cpu'
+    tf.configure()
+    print(f'{device}, PyTorch {torch.__version__}, bf16 into fp32: {tf.has_wide()}', flush=True)
+    for name in ('bf16', 'i8b128t', 'i8b64s', 'x2', 'e4b128t', 'tec', 'te'):
+        fmts = (tf.parse_format(name),) * 3 + (None,)
+        pairs = zip(products(fmts, device, True), products(fmts, 'cpu', False))
+        worst = max(float((a - b).norm() / b.norm()) for a, b in pairs)
+        expect(f'{name}: compiled and not, relative difference {worst:.1e}', worst < 5e-3)
+
+
 def check_table():
     base = {'size': 's', 'steps': 1, 'batch': 1, 'seq': 1, 'lr': 1, 'params': 1e6}
     rows = [dict(base, format=f, seed=s, final=v) for f, s, v in
@@ -254,6 +286,9 @@ def check_runs():
 
 
 def main():
+    if '--compiled' in sys.argv:
+        check_compiled()
+        return 1 if FAILED else 0
     for check in (check_blocks, check_fp8, check_uniform, check_delayed, check_gradients, check_table):
         check()
     if '--runs' in sys.argv:

@@ -229,7 +229,7 @@ uint16_t clt_ref_f32_to_bf16(float x);
 float clt_ref_bf16_to_f32(uint16_t b);
 uint16_t clt_ref_f32_to_f16(float x);
 float clt_ref_f16_to_f32(uint16_t h);
-/* 8-bit formats: saturating casts of docs/numerics.md, "Eight bits". The value of a 16-bit number is exact in
+/* The saturating casts of docs/numerics.md, "8-bit floating point". The value of a 16-bit number is exact in
  * fp32, so its cast is that of its fp32 value. */
 uint8_t clt_ref_f32_to_fp8(clt_fp8 format, float x);
 float clt_ref_fp8_to_f32(clt_fp8 format, uint8_t code);
