@@ -44,9 +44,11 @@ launch*) [ -z "$FAIL" ] || { echo "error: $FAIL"; exit 66; } ;;
 "ckpt hash") echo "weights $$" && exit ;;
 *) exec "$REAL" "$@" ;;
 esac
+folder=${0%/*}
 for word; do
-    case $word in run_name=*) mkdir -p "runs/${word#*=}" && cd "runs/${word#*=}" || exit 1 ;; esac
+    case $word in run_name=*) folder=runs/${word#*=} ;; esac
 done
+mkdir -p "$folder" && cd "$folder" || exit 1
 for i in 1 2 3 4 5; do
     echo "{\"batch\":$i,\"loss\":$((10 - i)),\"step_seconds\":2,\"tokens_per_sec\":$((i > 3 ? 150 : 1)),\"device_memory_bytes\":$((i << 30))}"
 done >metrics.jsonl
