@@ -136,11 +136,11 @@ static inline void pack_b(b_panel to, __global const char *b, size_t ldb, __glob
 
 /* --- the tile --- */
 
-#define AHEAD 16 /* steps */
+#define AHEAD 16 /* steps of packed panels that are requested before they are used */
 #if defined(__clang__) && !defined(CLT_NO_BUILTINS)
-#define PREFETCH_TO_WRITE(p) __builtin_prefetch((const void *)(size_t)(p), 1, 3)
+#define REQUEST(p, write) __builtin_prefetch((const void *)(size_t)(p), write, 3)
 #else
-#define PREFETCH_TO_WRITE(p)
+#define REQUEST(p, write)
 #endif
 
 /* A tile's place in the matrix, and how many of its outputs exist. */
@@ -159,9 +159,9 @@ static inline void add_block(__local float *chain, __global const int *a, b_pane
         EACH(j, NV)
         {
             bv[j] = CLT_INTS_AT(__local, b.q + LANES * j);
-            PREFETCH(b.q + AHEAD * NR + LANES * j, 3);
+            REQUEST(b.q + AHEAD * NR + LANES * j, 0);
         }
-        PREFETCH(a + AHEAD * MR, 3);
+        REQUEST(a + AHEAD * MR, 0);
         EACH(i, MR)
         {
             const clt_ints av = (clt_ints)(a[i]);
@@ -239,7 +239,7 @@ gemm8_rows(uint m, uint n, uint blocks, uint group_blocks, uint panels_each, uin
             clt_gemm_ep ep = whole;
             at.rows = min(row1 - at.row, (size_t)MR);
             for (size_t i = 0; i < at.rows; i++)
-                for (size_t j = 0; j < NR; j += 16) PREFETCH_TO_WRITE(ep.c + (at.row + i) * ep.ldc + column + j);
+                for (size_t j = 0; j < NR; j += 16) REQUEST(ep.c + (at.row + i) * ep.ldc + column + j, 1);
             for (size_t block = 0; block < blocks; block++, a += A_BLOCK) {
                 const b_panel here = {q + block * STEPS * NR, start + block * NR, scale + block * NR};
                 if (block == 0 && continues)

@@ -111,7 +111,7 @@ static inline void round_rows(const patch *p, patch_state s, size_t r, uint flag
         if (flags & ALONG)
             EACH(i, 4)
             if (whole || r + i < p->height)
-                *(__global uchar16 *)(q + (r + i) * ldq + 16 * v) = convert_uchar16(clt_block8_word16(x[i], inv[i]));
+                *(__global uchar16 *)(q + (r + i) * ldq + 16 * v) = convert_uchar16(clt_block8_word16(x[i], inv[i]) & 255u);
         if (flags & ACROSS) {
             const float16 down = clt_block8_inverse16(vload16(v, s.col_scale));
             uint16 word = (uint16)(0u);

@@ -138,10 +138,9 @@ int bench_start(bench *b, const bench_about *about, int argc, char **argv) {
 
 /* --- results --- */
 
-/* NaN with --cpu-time, because the peak is per wall time, and if matrix units may be used whose rate is
- * unknown. */
+/* NaN with --cpu-time, because the peak is per wall time, and if units may be used whose rate is unknown. */
 static double peak_fraction(const bench *b, const bench_row *r) {
-    if (b->cpu_time) return NAN;
+    if (b->cpu_time || r->integers) return NAN;
     const bool gpu = clt_device_get_facts(b->dev)->type == CLT_DEVICE_GPU;
     if (gpu && r->flops > 0 && r->type != CLT_F32 && b->fast)
         return b->peak_matrix > 0 ? r->flops / r->seconds / b->peak_matrix : NAN;

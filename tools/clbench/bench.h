@@ -34,6 +34,7 @@ typedef struct bench_row {
     double seconds;
     double flops, bytes;                  /* of one call; 0: not counted */
     double anchor_seconds[BENCH_ANCHORS]; /* 0: not measured */
+    bool integers;                        /* flops counts operations on integers, whose peak is unknown */
     bool checked, ok;
     double max_error; /* largest absolute difference from the oracle */
 } bench_row;

@@ -178,7 +178,8 @@ static clt_status measure(bench *b, const bench_call *call, void *const *ctx, do
 static clt_status run_shape(bench *b, const gemm8_shape *s, bool openblas) {
     static const char *const form[] = {"forward", "samples", "chain"};
     gemm8_work w;
-    bench_row row = {.flops = 2.0 * (double)s->m * (double)s->n * (double)s->k, .type = b->type};
+    bench_row row = {
+        .flops = 2.0 * (double)s->m * (double)s->n * (double)s->k, .integers = true, .type = b->type};
     snprintf(row.op, sizeof row.op, "gemm8 %s", s->data_gradient ? "data grad" : form[s->form]);
     snprintf(row.shape, sizeof row.shape, "%s %lldx%lldx%lld", s->name, (long long)s->m, (long long)s->n,
              (long long)s->k);
