@@ -41,7 +41,7 @@ import need_torch  # noqa: F401, before torch
 import numpy as np
 import torch
 import torch.nn.functional as F
-import torch_formats_table as table
+import formats_table as table
 
 # name: d_model, heads, layers, sequence, batch, learning rate
 SIZES = {

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 import torch_formats as tf
-import torch_formats_table as table
+import formats_table as table
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 FAILED = []
