@@ -42,9 +42,15 @@ static float make_scale(int kind, uint64_t i, uint64_t seed) {
     return (float)ldexp(1.0, e / 4 - 8);
 }
 
+/* Scales of the even kinds are where copy engines need them: at multiples of 16 bytes. */
+static bool has_aligned_scales(const gemm8_case *t) {
+    return t->kind % 2 == 0;
+}
+
 static operand make_operand(int d, const gemm8_case *t, int64_t rows, bool tile, uint64_t seed) {
     const int64_t k = t->blocks * t->block, ld = k + (t->kind ? 32 : 0);
-    const int64_t ld_scale = (tile ? CLT_CEIL_DIV(rows, t->block) : rows) + (t->kind ? 3 : 0);
+    const int64_t places = tile ? CLT_CEIL_DIV(rows, t->block) : rows;
+    const int64_t ld_scale = has_aligned_scales(t) ? CLT_ROUND_UP(places, (int64_t)4) : places + 3;
     const size_t words = (size_t)(rows * ld / 4), scales = (size_t)(t->blocks * ld_scale);
     int32_t *q = clt_malloc(words * 4);
     float *s = clt_malloc(scales * 4);
@@ -54,8 +60,8 @@ static operand make_operand(int d, const gemm8_case *t, int64_t rows, bool tile,
     for (size_t i = 0; i < scales; i++) s[i] = make_scale(t->kind, i, seed + 10);
     operand o = {.host = {(int8_t *)q, ld, s, ld_scale, t->block, tile ? t->block : 1}};
     const clt_ref at = tu_upload_at(d, q, words, FIRST);
-    o.device =
-        (clt_blocks8){{at.buf, at.off * 4}, ld, tu_upload(d, s, scales), ld_scale, t->block, o.host.tile};
+    o.device = (clt_blocks8){{at.buf, at.off * 4}, ld, clt_ref_none(), ld_scale, t->block, o.host.tile};
+    o.device.scale = has_aligned_scales(t) ? tu_upload_at(d, s, scales, FIRST) : tu_upload(d, s, scales);
     return o;
 }
 
@@ -179,6 +185,7 @@ static bool takes(int d, const char *id, const gemm8_case *t) {
     assert_true(n > 0);
     const int64_t align = clt_variant_param(row, "ALIGN_C", 1);
     const int64_t at = 64; /* tu_upload's places are odd */
+    if (clt_variant_param(row, "ALIGN_S", 1) > 1 && !t->b_tile && !has_aligned_scales(t)) return false;
     return (clt_variant_param(row, "FORMS", -1) >> t->form & 1) &&
            (clt_variant_param(row, "SCALES", -1) >> (t->a_tile + 2 * t->b_tile) & 1) &&
            (clt_variant_param(row, "BLOCKS", -1) >> (t->block / 64 - 1) & 1) &&
