@@ -71,6 +71,17 @@ for d in $DEVICES; do
     fi
 done
 
+echo; echo "== training in 8-bit blocks: MPT 124M T256 batch 1, in turn, tokens/s"
+for d in $DEVICES; do
+    for round in 1 2 3; do
+        ours large "$d" 256 1 "${large[@]}" precision=exact8 && eight=$speed
+        ours large "$d" 256 1 "${large[@]}"
+        anchor mpt 768 12 12 256 50368 1; wide=$theirs
+        [ "$torch" = no ] || theirs=$("$PYTHON" tools/anchors/torch_train.py mpt 768 12 12 256 50368 1 12 "$THREADS" bf16 | awk '{print $1}')
+        printf '%-9s exact8 %s  fp32 %s  PyTorch fp32 %s  bf16 %s\n' "$d" "$eight" "$speed" "${wide:--}" "${theirs:--}"
+    done
+done
+
 echo; echo "== start of a run: seconds to the end of the first step"
 for d in $DEVICES; do
     for state in cold warm; do

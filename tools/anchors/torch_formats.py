@@ -17,7 +17,11 @@ SPEC is FORMAT[+PART=FORMAT]..., PART one of fwd, dx, dw (the three products), h
   x2bN, x2   15 bits in two int8 slices, three products (low * low is dropped)
   e4bN       FP8 E4M3 in blocks
   te, tec    FP8 per tensor, E4M3 and E5M2 for gradients; te: delayed scaling (16 amax, margin 0), tec: current
-  suffix t   weights have one scale per N x N tile; suffix s: gradients are rounded stochastically
+  suffix t   weights have one scale per N x N tile
+  suffix f   int8: scales have four significant bits instead of one, so that they are close to amax / 127
+  suffix s   gradients are rounded stochastically
+  suffix o   of a head: its gradient is split into probabilities, which have the format, and the targets' ones, whose
+             rows of weights and of inputs are added as they are (bf16)
 Along tokens no block crosses a sample.
 
 The arithmetic is that of the real format up to the order of the fp32 sums. Values of int8 blocks, of FP8 blocks (whose
@@ -61,12 +65,14 @@ TOPS = {'i8': 0x42fe0000, 'x2': 0x467e0000, 'e4': 0x43e00000}  # largest values 
 MIXED = -1640531527, 2146121005, -2073254261  # 32-bit constants: golden ratio; lowbias32's multipliers
 
 
-# --- formats: (kind, block or 0 for a whole row, tiles, stochastic) ---
+# --- formats: (kind, block or 0 for a whole row, tiles, stochastic, fine scales, targets apart) ---
 def parse_format(name):
-    m = re.fullmatch(r'(fp32|bf16|te|tec)|(i8|x2|e4)(?:b(\d+))?(t?)(s?)', name)
-    if not m or (m[2] == 'e4' or m[4]) and not m[3]:
+    m = re.fullmatch(r'(fp32|bf16|te|tec)(o?)|(i8|x2|e4)(?:b(\d+))?(t?)(f?)(s?)(o?)', name)
+    if not m or (m[3] == 'e4' or m[5]) and not m[4] or m[6] and m[3] != 'i8' or m[1] == 'te' and m[2]:
         raise SystemExit(f'format {name} is unknown (see --help)')
-    return (m[1], 0, False, False) if m[1] else (m[2], int(m[3] or 0), bool(m[4]), bool(m[5]))
+    if m[1]:
+        return m[1], 0, False, False, False, bool(m[2])
+    return m[3], int(m[4] or 0), bool(m[5]), bool(m[7]), bool(m[6]), bool(m[8])
 
 
 def parse_spec(spec, layers):
@@ -82,6 +88,8 @@ def parse_spec(spec, layers):
     ends = (parse_format(chosen['ends']),) * 3 if 'ends' in chosen else three
     head = (parse_format(chosen['head']),) * 3 if 'head' in chosen else three
     inner = [ends if i in (0, layers - 1) else three for i in range(layers)]
+    if any(f[5] for f in three + ends):
+        raise SystemExit(f'{spec}: suffix o is for head=')
     return [f + (attn,) for f in inner] + [head + (None,)]
 
 
@@ -94,6 +102,13 @@ def power_of_two(amax, top):
     field = field.clamp_min(1)
     s = torch.where(amax < math.inf, (field << 23).view(torch.float32), math.nan)
     return s, ((254 - field) << 23).view(torch.float32)
+
+
+def four_bits(amax):
+    """The smallest s of four significant bits with amax <= 127 s, not below 2^-126, and 1 / s. NaN as above."""
+    bits = ((amax.double() / 127).float().view(torch.int32) + 0xfffff) & ~0xfffff
+    s = torch.where(amax < math.inf, bits.clamp_min(1 << 23).view(torch.float32), math.nan)
+    return s, 1.0 / s
 
 
 def mix(x):
@@ -132,10 +147,11 @@ def blocked(x, axis, block, tile):
 
 
 def quantize_blocks(x, axis, fmt, role, key):
-    kind, block, tile, noisy = fmt
+    kind, block, tile, noisy, fine, _ = fmt
     rows, cols = x.shape[-2:]
     b, dims, shape = blocked(x.float(), axis, block, tile and role == 'w')
-    s, inverse = power_of_two(b.abs().amax(dims, keepdim=True), TOPS[kind])
+    amax = b.abs().amax(dims, keepdim=True)
+    s, inverse = four_bits(amax) if fine else power_of_two(amax, TOPS[kind])
     v = b * inverse
     if kind == 'e4':
         parts = [snap_fp8(v, 3, -6)]
@@ -146,7 +162,8 @@ def quantize_blocks(x, axis, fmt, role, key):
     if kind == 'x2':
         high = torch.round(parts[0] * 2.0**-7) * 128.0
         parts = [high, parts[0] - high]
-    return [(p * s).view(shape)[..., :rows, :cols].bfloat16() for p in parts]
+    values = [(p * s).view(shape)[..., :rows, :cols] for p in parts]
+    return values if fine else [v.bfloat16() for v in values]
 
 
 def fp8_type(role):
@@ -278,6 +295,35 @@ class Gemm(torch.autograd.Function):
         return grad_x, over_tokens(gq, kept, gs, xs, batched), amax, None, None, None
 
 
+class HeadLoss(torch.autograd.Function):
+    """The mean cross-entropy of x w^T whose gradient's ones are apart (suffix o)."""
+
+    @staticmethod
+    def forward(ctx, x, w, targets, scales, key, fmts):
+        fwd, _, dw, _ = fmts
+        logits = times_rows(x, w, fwd, ('x', 'w'), (scales[0], scales[1]), key).float()
+        loss = F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.reshape(-1))
+        kept, scale = quantize(x, -2, dw, 'x', scales[0], key)
+        ctx.fmts, ctx.kept = fmts, len(kept)
+        ctx.save_for_backward(x, w, targets, logits.softmax(-1).to(result_type(fwd)), scales, key, *kept,
+                              *([] if scale is None else [scale]))
+        return loss
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w, targets, p, scales, key, *kept = ctx.saved_tensors
+        kept, xs = kept[:ctx.kept], (kept[ctx.kept] if len(kept) > ctx.kept else None)
+        _, dx, dw, _ = ctx.fmts
+        each = g / targets.numel()
+        p = p * each.to(p.dtype)
+        grad_x = times_cols(p, w, dx, ('g', 'w'), (scales[2], scales[1]), key)
+        grad_x = (grad_x.float() - each * w[targets].to(p.dtype).float()).to(x.dtype)
+        pq, ps = quantize(p, -2, dw, 'g', scales[2], key + MIXED[0])
+        rows = x.reshape(-1, x.shape[-1]).to(p.dtype).float() * -each
+        grad_w = over_tokens(pq, kept, ps, xs, False).float().index_add(0, targets.reshape(-1), rows)
+        return grad_x, grad_w, None, None, None, None
+
+
 # --- model: functions of tensors, so that all layers of a format share one compiled program ---
 def attention(q, k, v, fmt, probe, scales, keys):
     if fmt is None:
@@ -312,6 +358,8 @@ def run_block(x, weights, probes, scales, keys, fmts, heads):
 
 def run_head(x, norm, table_, targets, probe, scales, key, fmts):
     h = F.layer_norm(x, (x.shape[-1],), norm)
+    if fmts[0][5]:
+        return HeadLoss.apply(h, table_, targets, scales, key, fmts), amax_of(fmts, h, table_)
     logits = Gemm.apply(h, table_, probe, scales, key, fmts)
     return F.cross_entropy(logits.view(-1, logits.shape[-1]).float(), targets.reshape(-1)), amax_of(fmts, h, table_)
 
@@ -474,9 +522,9 @@ def estimate(rows, key):
     return max((r['seconds'] for r in [r for r in same if r['format'] == key[1]] or same), default=0.0)
 
 
-def configure():
-    """Products as written; a program per format is no fault."""
-    torch.backends.cuda.matmul.allow_tf32 = False
+def configure(spec='bf16'):
+    """Products as written; a program per format is no fault. Values with fine scales are exact in TF32."""
+    torch.backends.cuda.matmul.allow_tf32 = any(f and f[4] for fmts in parse_spec(spec, 2) for f in fmts)
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     limit = 'recompile_limit' if hasattr(torch._dynamo.config, 'recompile_limit') else 'cache_size_limit'
     setattr(torch._dynamo.config, limit, 64)
@@ -484,7 +532,6 @@ def configure():
 
 def run_here(keys, opt, until):
     device = 'cuda' if torch.cuda.is_available() else 'cpu'
-    configure()
     data = load_tokens(opt.data, device)
     compiled = not opt.eager
     for key in keys:
@@ -492,6 +539,7 @@ def run_here(keys, opt, until):
         if time.time() + need > until:
             print(f'{key[0]} {key[1]} seed {key[2]}: not started, about {need:.0f} s needed', flush=True)
             return
+        configure(key[1])
         try:
             row = train(key, data, device, compiled, until)
         except OutOfTime:

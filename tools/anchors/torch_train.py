@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """PyTorch on the CPU, training the shapes of tools/bench.sh, for its comparison.
 
-usage: torch_train.py mpt|gpt2 D_MODEL LAYERS HEADS SEQ VOCAB BATCH [STEPS] [THREADS]
+usage: torch_train.py mpt|gpt2 D_MODEL LAYERS HEADS SEQ VOCAB BATCH [STEPS] [THREADS] [fp32|bf16]
 
 mpt: no biases, ALiBi, tied embeddings, exact GELU.   gpt2: biases, learned positions, tied embeddings, tanh GELU.
-Prints one line: tokens per second (median and best over the steps after the third), fp32, AdamW included.
+bf16: autocast, fp32 weights. Prints one line: tokens per second (median and best over the steps after the third),
+AdamW included.
 """
 import statistics
 import sys
@@ -73,6 +74,7 @@ def main():
     width, layers, heads, seq, vocab, batch = map(int, sys.argv[2:8])
     steps = int(sys.argv[8]) if len(sys.argv) > 8 else 12
     torch.set_num_threads(int(sys.argv[9]) if len(sys.argv) > 9 else torch.get_num_threads())
+    narrow = len(sys.argv) > 10 and sys.argv[10] == 'bf16'
     torch.manual_seed(0)
     model = Model(kind, width, layers, heads, seq, vocab)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
@@ -80,7 +82,8 @@ def main():
     seconds = []
     for _ in range(steps):
         start = time.perf_counter()
-        loss = model(ids, targets)
+        with torch.autocast('cpu', torch.bfloat16, enabled=narrow):
+            loss = model(ids, targets)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
