@@ -129,24 +129,25 @@ ROLE void load_operands(const gemm8_plan *p, uint ring_at, uint scales_at, uint 
 /* --- multiplying --- */
 
 #if B_TILE
-/* The scales of block `block` for an item's rows h * 64 + r * 8 and for the tile's columns. */
+/* The scales of a block for an item's rows h * 64 + r * 8 and for the tile's columns. */
 typedef struct {
     float row[2][2], column[PER_STEP];
 } gemm8_scales;
-#define LOAD_SCALES(to, block)                                                                               \
+/* Of block `block`, for the tile at `place`. */
+#define LOAD_SCALES(place, block)                                                                            \
     {                                                                                                        \
         __global const float *from = a_scale + (block)*ld_a_scale;                                           \
-        EACH(h, 2) EACH(r, 2) to.row[h][r] = from[min(row0 + h * 64 + r * 8, p->m - 1)];                     \
-        EACH(c, PER_STEP) to.column[c] = b_scale[(block)*ld_b_scale + min(n0 + c * BLOCK, p->n - 1) / BLOCK]; \
+        const uint row = place.x + warp_row + lane / 4;                                                      \
+        EACH(h, 2) EACH(r, 2) next.row[h][r] = from[min(row + h * 64 + r * 8, p->m - 1)];                    \
+        EACH(c, PER_STEP)                                                                                    \
+        next.column[c] = b_scale[(block)*ld_b_scale + min(place.y + c * BLOCK, p->n - 1) / BLOCK];           \
     }
-/* The scale of columns 8 j .. */
-#define COLUMN(j) now.column[(j)*8 / BLOCK]
 /* d = fma(sum, scale, d) for the 64 rows h; part: the block's place in the buffer. */
 #define ADD_BLOCK(d, h, part)                                                                                \
     EACH(j, 16) EACH(i, 4)                                                                                   \
     {                                                                                                        \
         const float v = (float)sum[4 * j + i];                                                               \
-        d[4 * j + i] = fma(v, now.row[h][i / 2] * COLUMN(j), d[4 * j + i]);                                  \
+        d[4 * j + i] = fma(v, scale[h][i / 2][j * 8 / BLOCK], d[4 * j + i]);                                  \
         if (IN_PLACE) sum[4 * j + i] = as_int(v);                                                            \
     }
 #else
@@ -224,15 +225,24 @@ typedef struct {
     const ulong ma = CLT_TILE_K(at + half_ * (2 * HALF_BYTES)) + (part)*4, mb = CLT_TILE_K(at + A_BYTES) + (part)*4; \
     const bool last = (part) == PER_STEP - 1 || block + (part) + 1 == begin + p->group_blocks
 #if B_TILE
-/* The next block's scales are loaded meanwhile. */
+/* During a tile's last product: looks up the next tile, and sends what is finished. */
+#define LOOK_AHEAD(part)                                                                                     \
+    uint then = block + (part) + 1;                                                                          \
+    if (then == p->blocks) {                                                                                 \
+        then = 0;                                                                                            \
+        after = tile_place(p, min(t + (uint)get_num_groups(0), p->tiles_m * p->tiles_n - 1));                \
+        SEND_EARLY                                                                                           \
+    }
+/* The scales of the next block, also of the next tile's first one, are loaded during the second product. */
 #define MULTIPLY(part)                                                                                       \
     {                                                                                                        \
         PLACES(part);                                                                                        \
-        const gemm8_scales now = next;                                                                       \
-        PRODUCT(0, ma, mb, LOAD_SCALES(next, min(block + (part) + 1, p->blocks - 1)));                          \
+        float scale[2][2][PER_STEP];                                                                         \
+        PRODUCT(0, ma, mb, );                                                                                \
+        EACH(h, 2) EACH(r, 2) EACH(c, PER_STEP) scale[h][r][c] = next.row[h][r] * next.column[c];            \
         ADD_BLOCK(acc[0], 0, part)                                                                           \
         ADDED(acc[0]);                                                                                       \
-        PRODUCT(1, ma + HALF_BYTES / 16, mb, );                                                                 \
+        PRODUCT(1, ma + HALF_BYTES / 16, mb, LOOK_AHEAD(part) LOAD_SCALES(after, then));                     \
         if (last) RELEASE;                                                                                   \
         ADD_BLOCK(acc[1], 1, part)                                                                           \
         ADDED(acc[1]);                                                                                       \
@@ -280,9 +290,17 @@ ROLE void multiply_tiles(const gemm8_plan *p, __local const clt_gemm_ep *epilogu
     __local char *const box = boxes + warp * (BOXES * BOX_BYTES);
     uint stage = 0, parity = 0;
     float acc[2][64];
+#if B_TILE
+#define PLACE(t) after
+    uint2 after = tile_place(p, (uint)get_group_id(0)); /* the next tile */
+    gemm8_scales next;
+    LOAD_SCALES(after, 0)
+#else
+#define PLACE(t) tile_place(p, t)
+#endif
     EACH_TILE(p)
     {
-        const uint2 place = tile_place(p, t);
+        const uint2 place = PLACE(t);
         const uint m0 = place.x + warp_row, n0 = place.y, row0 = m0 + lane / 4;
         EACH_CHAIN(p)
         {
@@ -292,10 +310,6 @@ ROLE void multiply_tiles(const gemm8_plan *p, __local const clt_gemm_ep *epilogu
             }
             int sum[64]; /* of this chain only: they need no registers while results leave */
             EACH(i, 64) sum[i] = 0;
-#if B_TILE
-            gemm8_scales next;
-            LOAD_SCALES(next, begin)
-#endif
             EACH_STEP(p, block)
             {
                 const uint at = ring_at + stage * STAGE_BYTES;
