@@ -4,19 +4,23 @@
  * warpgroup copies the operands' boxes, 128 elements along k, into a ring of STAGES buffers in local memory,
  * as far ahead as the ring allows, also across the end of a tile. Each of the other two warpgroups owns 128 x
  * 128 outputs as two blocks of 64 rows: 128 fp32 chains for each item, and one set of 64 integer sums, which
- * the two blocks of rows use in turn. While one warpgroup converts its sums, the other one multiplies.
+ * the two blocks of rows use in turn.
  *
  *   -DSTAGES=4      buffers of 48 KiB
  *   -DIN_PLACE=1    a sum's float is written back to the sum's register, so that the conversions do not wait
  *                   for a few temporary registers
+ *   -DTURNS=1       the warpgroups multiply by turns, so that one converts its sums while the other one
+ *                   multiplies; 1 + the number of steps of 32 along k that may be unfinished when the turn
+ *                   ends: 1, 2, 3 or 4; 5: it ends when all steps are issued. 0: no turns
  *   -DBOXED=1       16-bit results, of an epilogue without steps other than the bias, leave through tensor maps
  *   other macros, order   gemm8_blocks.clh; A_TILE=1 is not supported
  *
- * Operands beyond an edge are zeros. The scales of rows of a beyond an edge are those of the last row.
+ * Operands beyond an edge are zeros. So are scales that the copy engine loads; with B_TILE those of rows of a
+ * beyond an edge are the last row's.
  *
  * Launch: global {groups * 384}, local {384}. There are no more work-groups than tiles.
- * Requires: wgmma, tensor maps, 231,000 bytes of local memory; rows of b's scales as a tensor map needs them
- * (without B_TILE); BOXED: rows of c at multiples of 16 bytes, and n a multiple of 8. */
+ * Requires: wgmma, tensor maps, 231,000 bytes of local memory; without B_TILE rows of both operands' scales as
+ * a tensor map needs them; BOXED: rows of c at multiples of 16 bytes, and n a multiple of 8. */
 #include "gemm8_blocks.clh"
 #include "../include/clt_hopper8.clh"
 #include "../include/clt_ptx.clh"
@@ -27,8 +31,14 @@
 #ifndef IN_PLACE
 #define IN_PLACE 0
 #endif
+#ifndef TURNS
+#define TURNS 0
+#endif
 #ifndef BOXED
 #define BOXED 0
+#endif
+#if TURNS < 0 || TURNS > 5
+#error "TURNS is 0 to 5"
 #endif
 #if A_TILE
 #error "A_TILE is not supported"
@@ -46,8 +56,9 @@
 #define B_BYTES (BN * STEP)
 #define STAGE_BYTES (A_BYTES + B_BYTES)
 #define HALF_BYTES (A_BYTES / 4) /* 64 rows of a */
-/* Scales of a buffer's blocks for the tile's columns. */
-#define SCALE_BYTES (B_TILE ? 0 : PER_STEP * BN * 4)
+/* Scales of a buffer's blocks: for the tile's rows, then for its columns. */
+#define ROW_SCALE_BYTES (PER_STEP * BM * 4)
+#define SCALE_BYTES (B_TILE ? 0 : ROW_SCALE_BYTES + PER_STEP * BN * 4)
 /* Of the results of a warp: 8 rows by 64 columns in fp32, or 16 rows by 64 columns in 16 bits. */
 #define BOX_BYTES 2048
 #if B_TILE
@@ -81,6 +92,7 @@ static inline uint2 tile_place(const gemm8_plan *p, uint t)
 #define EACH_STEP(p, block) for (uint block = begin; block < begin + (p)->group_blocks; block += PER_STEP)
 
 #define EMPTY_AT (STAGES * 8) /* of the barriers for released buffers */
+#define TURN_AT (2 * STAGES * 8)
 #define NEXT_STAGE                                                                                           \
     if (++stage == STAGES) {                                                                                 \
         stage = 0;                                                                                           \
@@ -89,9 +101,10 @@ static inline uint2 tile_place(const gemm8_plan *p, uint t)
 
 /* --- copying in --- */
 
-/* By one item: copies the operands of all tiles into the ring as soon as buffers are released. */
-ROLE void load_operands(const gemm8_plan *p, uint ring_at, uint scales_at, uint bars, ulong map_a, ulong map_b,
-                        ulong map_scale)
+/* By one item: copies the operands of all tiles into the ring as soon as buffers are released. maps: the
+ * addresses of the maps of a, b, a's and b's scales. They are in local memory because this item has few
+ * registers. */
+ROLE void load_operands(const gemm8_plan *p, uint ring_at, uint scales_at, uint bars, __local const ulong *maps)
 {
     uint stage = 0, parity = 1;
     EACH_TILE(p)
@@ -102,10 +115,11 @@ ROLE void load_operands(const gemm8_plan *p, uint ring_at, uint scales_at, uint 
             const uint at = ring_at + stage * STAGE_BYTES, bar = bars + stage * 8, k0 = block * BLOCK;
             CLT_BAR_WAIT(bar + EMPTY_AT, parity);
             CLT_BAR_EXPECT(bar, STAGE_BYTES + SCALE_BYTES);
-            CLT_TMA_LOAD2(at, map_a, k0, place.x, bar);
-            CLT_TMA_LOAD2(at + A_BYTES, map_b, k0, place.y, bar);
+            CLT_TMA_LOAD2(at, maps[0], k0, place.x, bar);
+            CLT_TMA_LOAD2(at + A_BYTES, maps[1], k0, place.y, bar);
 #if !B_TILE
-            CLT_TMA_LOAD2(scales_at + stage * SCALE_BYTES, map_scale, place.y, block, bar);
+            CLT_TMA_LOAD2(scales_at + stage * SCALE_BYTES, maps[2], place.x, block, bar);
+            CLT_TMA_LOAD2(scales_at + stage * SCALE_BYTES + ROW_SCALE_BYTES, maps[3], place.y, block, bar);
 #endif
             NEXT_STAGE;
         }
@@ -114,63 +128,155 @@ ROLE void load_operands(const gemm8_plan *p, uint ring_at, uint scales_at, uint 
 
 /* --- multiplying --- */
 
-/* The scales of block `block` for an item's rows h * 64 + r * 8, and with B_TILE for the tile's columns. */
-#define LOAD_SCALES(to, block)                                                                               \
-    {                                                                                                        \
-        __global const float *from = a_scale + (block) * ld_a_scale;                                         \
-        EACH(h, 2) EACH(r, 2) to.row[h][r] = from[min(row0 + h * 64 + r * 8, p->m - 1)];                     \
-        if (B_TILE)                                                                                          \
-            EACH(c, PER_STEP) to.column[c] = b_scale[(block)*ld_b_scale + min(n0 + c * BLOCK, p->n - 1) / BLOCK]; \
-    }
+#if B_TILE
+/* The scales of a block for an item's rows h * 64 + r * 8 and for the tile's columns. */
 typedef struct {
     float row[2][2], column[PER_STEP];
 } gemm8_scales;
-
+/* Of block `block`, for the tile at `place`. */
+#define LOAD_SCALES(place, block)                                                                            \
+    {                                                                                                        \
+        __global const float *from = a_scale + (block)*ld_a_scale;                                           \
+        const uint row = place.x + warp_row + lane / 4;                                                      \
+        EACH(h, 2) EACH(r, 2) next.row[h][r] = from[min(row + h * 64 + r * 8, p->m - 1)];                    \
+        EACH(c, PER_STEP)                                                                                    \
+        next.column[c] = b_scale[(block)*ld_b_scale + min(place.y + c * BLOCK, p->n - 1) / BLOCK];           \
+    }
 /* d = fma(sum, scale, d) for the 64 rows h; part: the block's place in the buffer. */
 #define ADD_BLOCK(d, h, part)                                                                                \
-    EACH(j, 16)                                                                                              \
+    EACH(j, 16) EACH(i, 4)                                                                                   \
     {                                                                                                        \
-        float column[2] = {now.column[j * 8 / BLOCK], now.column[j * 8 / BLOCK]};                            \
-        if (!B_TILE) CLT_LOAD_FLOAT2(column[0], column[1], columns_at + (part)*BN * 4 + j * 32);             \
-        EACH(i, 4)                                                                                           \
-        {                                                                                                    \
-            const float v = (float)sum[4 * j + i];                                                           \
-            d[4 * j + i] = fma(v, now.row[h][i / 2] * column[i % 2], d[4 * j + i]);                          \
-            if (IN_PLACE) sum[4 * j + i] = as_int(v);                                                        \
-        }                                                                                                    \
-    }                                                                                                        \
+        const float v = (float)sum[4 * j + i];                                                               \
+        d[4 * j + i] = fma(v, scale[h][i / 2][j * 8 / BLOCK], d[4 * j + i]);                                  \
+        if (IN_PLACE) sum[4 * j + i] = as_int(v);                                                            \
+    }
+#else
+/* The columns' scales are read a group of 32 columns before they are used. */
+#define LOAD_GROUP(g, part)                                                                                  \
+    EACH(j, 4)                                                                                               \
+    CLT_LOAD_FLOAT2(column[(g) % 2][2 * j], column[(g) % 2][2 * j + 1],                                      \
+                    columns_at + (part)*BN * 4 + ((g)*4 + j) * 32);
+#define ADD_GROUP(d, g)                                                                                      \
+    EACH(j, 4) EACH(i, 4)                                                                                    \
+    {                                                                                                        \
+        const int at = (g)*16 + 4 * j + i;                                                                   \
+        const float v = (float)sum[at];                                                                      \
+        d[at] = fma(v, row[i / 2] * column[(g) % 2][2 * j + i % 2], d[at]);                                  \
+        if (IN_PLACE) sum[at] = as_int(v);                                                                   \
+    }
+#define BEFORE_BLOCK(h, part)                                                                                \
+    float row[2], column[2][8];                                                                              \
+    CLT_LOAD_FLOAT(row[0], rows_at + (part)*BM * 4 + (h)*256);                                               \
+    CLT_LOAD_FLOAT(row[1], rows_at + (part)*BM * 4 + (h)*256 + 32);                                          \
+    LOAD_GROUP(0, part)
+#define ADD_BLOCK(d, h, part)                                                                                \
+    LOAD_GROUP(1, part) ADD_GROUP(d, 0)                                                                      \
+    LOAD_GROUP(2, part) ADD_GROUP(d, 1)                                                                      \
+    LOAD_GROUP(3, part) ADD_GROUP(d, 2)                                                                      \
+    ADD_GROUP(d, 3)
+#endif
+#define ADDED(d)                                                                                             \
     CLT_MMA_DONE_WITH("+f", d);                                                                              \
     if (IN_PLACE) CLT_MMA_DONE_WITH("+r", sum)
+
+/* Turns: a barrier in local memory for each multiplying warpgroup, on which the other one's warps arrive. The
+ * first turn is the first warpgroup's. A block has two turns, of rows h = 0 and 1. A wait on such a barrier is a
+ * loop, across which the assembler moves no conversions; before a wait on a named barrier it does. */
+#if TURNS
+#define TAKE_TURN(h) CLT_BAR_WAIT(bars + TURN_AT + half_ * 8, (h) ^ 1 ^ half_)
+#define PASS_TURN                                                                                            \
+    if (lane == 0) CLT_BAR_ARRIVE(bars + TURN_AT + 8 - half_ * 8)
+#else
+#define TAKE_TURN(h)
+#define PASS_TURN
+#endif
+#if TURNS >= 2 && (TURNS - 1) * 32 < BLOCK
+#define LATE CLT_PASTE(LATE_, TURNS) /* steps that may be unfinished */
+#define LATE_2 1
+#define LATE_3 2
+#define LATE_4 3
+#define PASS_EARLY                                                                                           \
+    CLT_MMA_WAIT_ANY(1);                                                                                     \
+    PASS_TURN
+#define PASS_LATE
+#elif TURNS == 1
+#define LATE 0
+#define PASS_EARLY
+#define PASS_LATE PASS_TURN
+#else
+#define LATE 0
+#define PASS_EARLY PASS_TURN
+#define PASS_LATE
+#endif
+/* sum = the products of a block for 64 rows. meanwhile: what is done while they are computed. */
+#define PRODUCT(h, ma, mb, meanwhile)                                                                        \
+    TAKE_TURN(h);                                                                                            \
+    CLT_MMA_S8(BLOCK, LATE, sum, ma, mb, zero);                                                              \
+    meanwhile                                                                                                \
+    PASS_EARLY;                                                                                              \
+    CLT_MMA_S8_WAIT(sum);                                                                                    \
+    PASS_LATE
 
 #define RELEASE                                                                                              \
     if (lane == 0) CLT_BAR_ARRIVE(bars + EMPTY_AT + stage * 8)
 
-/* The block at place `part` of the buffer. The next block's scales are loaded meanwhile. */
+/* The block at place `part` of the buffer. */
+#define PLACES(part)                                                                                         \
+    const ulong ma = CLT_TILE_K(at + half_ * (2 * HALF_BYTES)) + (part)*4, mb = CLT_TILE_K(at + A_BYTES) + (part)*4; \
+    const bool last = (part) == PER_STEP - 1 || block + (part) + 1 == begin + p->group_blocks
+#if B_TILE
+/* During a tile's last product: looks up the next tile, and sends what is finished. */
+#define LOOK_AHEAD(part)                                                                                     \
+    uint then = block + (part) + 1;                                                                          \
+    if (then == p->blocks) {                                                                                 \
+        then = 0;                                                                                            \
+        after = tile_place(p, min(t + (uint)get_num_groups(0), p->tiles_m * p->tiles_n - 1));                \
+        SEND_EARLY                                                                                           \
+    }
+/* The scales of the next block, also of the next tile's first one, are loaded during the second product. */
 #define MULTIPLY(part)                                                                                       \
     {                                                                                                        \
-        const ulong ma = CLT_TILE_K(at + half_ * (2 * HALF_BYTES)) + (part)*4, mb = CLT_TILE_K(at + A_BYTES) + (part)*4; \
-        const bool last = (part) == PER_STEP - 1 || block + (part) + 1 == begin + p->group_blocks;           \
-        const gemm8_scales now = next;                                                                       \
-        CLT_MMA_S8(BLOCK, sum, ma, mb, zero);                                                                \
-        LOAD_SCALES(next, min(block + (part) + 1, p->blocks - 1))                                            \
-        CLT_MMA_S8_WAIT(sum);                                                                                \
-        ADD_BLOCK(acc[0], 0, part);                                                                          \
-        CLT_MMA_S8(BLOCK, sum, ma + HALF_BYTES / 16, mb, zero);                                              \
-        CLT_MMA_S8_WAIT(sum);                                                                                \
-        if (B_TILE && last) RELEASE;                                                                         \
-        ADD_BLOCK(acc[1], 1, part);                                                                          \
-        if (!B_TILE && last) {                                                                               \
-            CLT_WARP_SYNC(); /* all of its items have read the columns' scales */                            \
+        PLACES(part);                                                                                        \
+        float scale[2][2][PER_STEP];                                                                         \
+        PRODUCT(0, ma, mb, );                                                                                \
+        EACH(h, 2) EACH(r, 2) EACH(c, PER_STEP) scale[h][r][c] = next.row[h][r] * next.column[c];            \
+        ADD_BLOCK(acc[0], 0, part)                                                                           \
+        ADDED(acc[0]);                                                                                       \
+        PRODUCT(1, ma + HALF_BYTES / 16, mb, LOOK_AHEAD(part) LOAD_SCALES(after, then));                     \
+        if (last) RELEASE;                                                                                   \
+        ADD_BLOCK(acc[1], 1, part)                                                                           \
+        ADDED(acc[1]);                                                                                       \
+    }
+#else
+#define MULTIPLY(part)                                                                                       \
+    {                                                                                                        \
+        PLACES(part);                                                                                        \
+        {                                                                                                    \
+            BEFORE_BLOCK(0, part)                                                                            \
+            PRODUCT(0, ma, mb, );                                                                               \
+            ADD_BLOCK(acc[0], 0, part)                                                                       \
+            ADDED(acc[0]);                                                                                   \
+        }                                                                                                    \
+        {                                                                                                    \
+            BEFORE_BLOCK(1, part)                                                                            \
+            PRODUCT(1, ma + HALF_BYTES / 16, mb, );                                                             \
+            ADD_BLOCK(acc[1], 1, part)                                                                       \
+            ADDED(acc[1]);                                                                                   \
+        }                                                                                                    \
+        if (last) {                                                                                          \
+            CLT_WARP_SYNC(); /* all of its items have read the scales */                                     \
             RELEASE;                                                                                         \
         }                                                                                                    \
     }
+#endif
 
 /* Where the chains of an item's outputs start. */
 #define START                                                                                                \
-    EACH(h, 2) EACH(j, 16) EACH(i, 4)                                                                        \
+    EACH(h, 2) EACH(i, 64) acc[h][i] = 0.0f;                                                                 \
+    if (FORM == 2 && ep.flags & CLT_EP_ACCUMULATE) EACH(h, 2) EACH(j, 16) EACH(i, 4)                         \
     {                                                                                                        \
         const uint row = row0 + h * 64 + i / 2 * 8, column = n0 + j * 8 + lane % 4 * 2 + i % 2;              \
-        acc[h][4 * j + i] = FORM == 2 && row < p->m && column < p->n ? clt_gemm8_start(&ep, row, column) : 0.0f; \
+        if (row < p->m && column < p->n) acc[h][4 * j + i] = clt_gemm8_start(&ep, row, column);              \
     }
 
 #include "gemm8_wgmma_results.clh"
@@ -178,29 +284,39 @@ typedef struct {
 /* By the items of a multiplying warpgroup: its rows of all tiles. zero: see CLT_MMA_S8. */
 ROLE void multiply_tiles(const gemm8_plan *p, __local const clt_gemm_ep *epilogue, __global const float *a_scale,
                          ulong ld_a_scale, __global const float *b_scale, ulong ld_b_scale, uint ring_at,
-                         uint scales_at, uint bars, __local char *box, ulong map_c, uint zero, uint id, uint lane)
+                         uint scales_at, uint bars, __local char *boxes, ulong map_c, uint zero, uint id, uint lane)
 {
-    const uint half_ = id / 128 - 1, warp_row = half_ * 128 + id / 32 % 4 * 16;
+    const uint warp = clt_ptx_first(id / 32 - 4), half_ = warp / 4, warp_row = half_ * 128 + warp % 4 * 16;
+    __local char *const box = boxes + warp * (BOXES * BOX_BYTES);
     uint stage = 0, parity = 0;
     float acc[2][64];
+#if B_TILE
+#define PLACE(t) after
+    uint2 after = tile_place(p, (uint)get_group_id(0)); /* the next tile */
+    gemm8_scales next;
+    LOAD_SCALES(after, 0)
+#else
+#define PLACE(t) tile_place(p, t)
+#endif
     EACH_TILE(p)
     {
-        const uint2 place = tile_place(p, t);
+        const uint2 place = PLACE(t);
         const uint m0 = place.x + warp_row, n0 = place.y, row0 = m0 + lane / 4;
         EACH_CHAIN(p)
         {
-            gemm8_scales next;
-            int sum[64]; /* of this chain only: they need no registers while results leave */
-            EACH(i, 64) sum[i] = 0;
-            LOAD_SCALES(next, begin)
             {
                 const clt_gemm_ep ep = *epilogue;
                 START
             }
+            int sum[64]; /* of this chain only: they need no registers while results leave */
+            EACH(i, 64) sum[i] = 0;
             EACH_STEP(p, block)
             {
                 const uint at = ring_at + stage * STAGE_BYTES;
-                const uint columns_at = scales_at + stage * SCALE_BYTES + lane % 4 * 8;
+#if !B_TILE
+                const uint rows_at = scales_at + stage * SCALE_BYTES + (warp_row + lane / 4) * 4;
+                const uint columns_at = scales_at + stage * SCALE_BYTES + ROW_SCALE_BYTES + lane % 4 * 8;
+#endif
                 CLT_BAR_WAIT(bars + stage * 8, parity);
                 MULTIPLY(0)
 #if PER_STEP == 2
@@ -221,41 +337,43 @@ ROLE void multiply_tiles(const gemm8_plan *p, __local const clt_gemm_ep *epilogu
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
 gemm8_wgmma(CLT_GEMM8_KERNEL_ARGS, __global const ulong *maps_a, ulong map_a, __global const ulong *maps_b,
-            ulong map_b, __global const ulong *maps_scale, ulong map_scale, __global const ulong *maps_c,
-            ulong map_c)
+            ulong map_b, __global const ulong *maps_rows, ulong map_rows, __global const ulong *maps_columns,
+            ulong map_columns, __global const ulong *maps_c, ulong map_c)
 {
     __local char ring[STAGES * STAGE_BYTES] __attribute__((aligned(1024)));
     __local char boxes[8 * BOXES * BOX_BYTES] __attribute__((aligned(1024)));
     __local char scales[STAGES * SCALE_BYTES + 128] __attribute__((aligned(128)));
-    __local ulong barriers[2 * STAGES];
+    __local ulong barriers[2 * STAGES + 2];
     /* The epilogue's pointers are read when they are needed, which leaves more registers to the products. */
     __local clt_gemm_ep epilogue;
+    __local ulong maps[4];
     const uint id = (uint)get_local_id(0), lane = id & 31, bars = CLT_LOCAL_ADDRESS(barriers);
     const gemm8_plan plan = {m, n, blocks, group_blocks, (m + BM - 1) / BM, (n + BN - 1) / BN};
     const clt_gemm_ep ep = CLT_EP_INIT;
     CLT_LESS_FIRST();
     if (id == 0) {
         epilogue = ep;
+        maps[0] = (ulong)(maps_a + map_a);
+        maps[1] = (ulong)(maps_b + map_b);
+        maps[2] = (ulong)(maps_rows + map_rows);
+        maps[3] = (ulong)(maps_columns + map_columns);
         for (uint i = 0; i < STAGES; i++) {
             CLT_BAR_INIT(bars + i * 8, 1);
             CLT_BAR_INIT(bars + EMPTY_AT + i * 8, 8);
         }
+        for (uint i = 0; i < 2; i++) CLT_BAR_INIT(bars + TURN_AT + i * 8, 4);
         CLT_BAR_READY();
-        CLT_MAP_ACQUIRE(maps_a + map_a);
-        CLT_MAP_ACQUIRE(maps_b + map_b);
-        if (!B_TILE) CLT_MAP_ACQUIRE(maps_scale + map_scale);
+        for (uint i = 0; i < (B_TILE ? 2 : 4); i++) CLT_MAP_ACQUIRE(maps[i]);
     }
     CLT_GROUP_SYNC(0, ITEMS);
     if (id < 128) {
         CLT_REGISTERS_LESS(24);
         if (id == 0)
-            load_operands(&plan, CLT_LOCAL_ADDRESS(ring), CLT_LOCAL_ADDRESS(scales), bars, (ulong)(maps_a + map_a),
-                          (ulong)(maps_b + map_b), (ulong)(maps_scale + map_scale));
+            load_operands(&plan, CLT_LOCAL_ADDRESS(ring), CLT_LOCAL_ADDRESS(scales), bars, maps);
     } else {
         CLT_REGISTERS_MORE(240);
         multiply_tiles(&plan, &epilogue, a_scale + a_scale_off, ld_a_scale, b_scale + b_scale_off, ld_b_scale,
-                       CLT_LOCAL_ADDRESS(ring), CLT_LOCAL_ADDRESS(scales), bars,
-                       boxes + (id / 32 - 4) * (BOXES * BOX_BYTES), (ulong)(maps_c + map_c), (uint)lda & 15, id,
-                       lane);
+                       CLT_LOCAL_ADDRESS(ring), CLT_LOCAL_ADDRESS(scales), bars, boxes, (ulong)(maps_c + map_c),
+                       (uint)lda & 15, id, lane);
     }
 }

@@ -82,9 +82,13 @@ static bool starts_at(uint64_t align, const clt_tensor *t) {
     return !t->ref.buf || (t->ref.off % align == 0 && (uint64_t)t->ld % align == 0);
 }
 
-/* Scales of rows; those of tiles are loaded one by one. */
-static bool scales_start_at(uint64_t align, const clt_blocks8 *b) {
-    return b->tile > 1 || (b->scale.off % align == 0 && (uint64_t)b->ld_scale % align == 0);
+/* Scales of rows, where both operands have them. */
+static bool scales_start_at(uint64_t align, const clt_gemm8_params *p) {
+    const clt_blocks8 *const blocks[] = {&p->a, &p->b};
+    bool all = true;
+    for (size_t i = 0; i < CLT_COUNT_OF(blocks); i++)
+        all = all && blocks[i]->scale.off % align == 0 && (uint64_t)blocks[i]->ld_scale % align == 0;
+    return all || p->a.tile > 1 || p->b.tile > 1;
 }
 
 /* Whether the row supports the call at all; gemm8.vt describes the params. */
@@ -95,7 +99,7 @@ static bool can_do(const clt_variant *v, const void *call) {
     return is_in(v, "FORMS", (int)p->form) && is_in(v, "SCALES", (p->a.tile > 1) + 2 * (p->b.tile > 1)) &&
            is_in(v, "BLOCKS", p->a.block / 64 - 1) && is_in(v, "TYPES", (int)p->c.type) &&
            is_in(v, "TYPES", (int)clt_gemm_aux_type(&to)) && (uint64_t)p->n % align == 0 &&
-           scales_start_at((uint64_t)clt_variant_param(v, "ALIGN_S", 1), &p->b) && starts_at(align, &p->c) &&
+           scales_start_at((uint64_t)clt_variant_param(v, "ALIGN_S", 1), p) && starts_at(align, &p->c) &&
            starts_at(align, &p->pre) && starts_at(align, &p->grad_pre) && starts_at(align, &p->residual);
 }
 

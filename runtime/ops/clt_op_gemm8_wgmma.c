@@ -18,14 +18,14 @@ static clt_tensor_map_params operand(const clt_blocks8 *b, int64_t rows, int64_t
                                    .swizzle = 128};
 }
 
-/* The scales of b's rows, of the blocks of one step. */
-static clt_tensor_map_params scales(const clt_blocks8 *b, int64_t rows, int64_t k) {
+/* The scales of `lines` rows, of the blocks of one step. */
+static clt_tensor_map_params scales(const clt_blocks8 *b, int64_t rows, int64_t k, uint32_t lines) {
     return (clt_tensor_map_params){.ref = b->scale,
                                    .type = CLT_MAP_F32,
                                    .dims = 2,
                                    .size = {(uint64_t)rows, (uint64_t)(k / b->block)},
                                    .stride = {1, (uint64_t)b->ld_scale},
-                                   .box = {BN, (uint32_t)(STEP / b->block)}};
+                                   .box = {lines, (uint32_t)(STEP / b->block)}};
 }
 
 static clt_tensor_map_params result(const clt_gemm8_params *p) {
@@ -46,12 +46,14 @@ static bool is_boxed(const clt_gemm8_params *p, const clt_tensor_map_params *c) 
 }
 
 static clt_status run_wgmma(clt_ops *ops, const clt_variant *v, const clt_gemm8_params *p) {
-    enum { MAPS = 4, ALL = CLT_GEMM8_ARGS + 2 * MAPS };
+    enum { MAPS = 5, ALL = CLT_GEMM8_ARGS + 2 * MAPS };
     clt_device *dev = clt_ops_device(ops);
     const clt_tensor_map_params box[MAPS] = {operand(&p->a, p->m, p->k, BM), operand(&p->b, p->n, p->k, BN),
-                                             scales(&p->b, p->n, p->k), result(p)};
-    const bool boxed = is_boxed(p, &box[3]), used[MAPS] = {true, true, p->b.tile == 1, boxed};
-    clt_ref map[MAPS] = {clt_ref_none(), clt_ref_none(), clt_ref_none(), clt_ref_none()};
+                                             scales(&p->a, p->m, p->k, BM), scales(&p->b, p->n, p->k, BN),
+                                             result(p)};
+    const bool rows = p->b.tile == 1, boxed = is_boxed(p, &box[4]),
+               used[MAPS] = {true, true, rows, rows, boxed};
+    clt_ref map[MAPS] = {clt_ref_none(), clt_ref_none(), clt_ref_none(), clt_ref_none(), clt_ref_none()};
     char options[512];
     clt_kernel *k;
     clt_arg args[ALL];
@@ -61,7 +63,8 @@ static clt_status run_wgmma(clt_ops *ops, const clt_variant *v, const clt_gemm8_
     for (int i = 0; i < MAPS; i++)
         if (used[i]) CLT_TRY(clt_tensor_map_get(dev, &box[i], &map[i]));
     clt_gemm8_args(p, args);
-    const clt_arg maps[] = {CLT_REF(map[0]), CLT_REF(map[1]), CLT_REF(map[2]), CLT_REF(map[3])};
+    const clt_arg maps[] = {CLT_REF(map[0]), CLT_REF(map[1]), CLT_REF(map[2]), CLT_REF(map[3]),
+                            CLT_REF(map[4])};
     _Static_assert(sizeof maps == 2 * MAPS * sizeof *maps, "a reference is two arguments");
     memcpy(args + CLT_GEMM8_ARGS, maps, sizeof maps);
     const int64_t tiles = CLT_CEIL_DIV(p->m, BM) * CLT_CEIL_DIV(p->n, BN);
