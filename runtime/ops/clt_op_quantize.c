@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "runtime/ops/clt_check.h"
+#include "runtime/ops/clt_rowwise.h"
 #include "runtime/ops/ref/clt_ref.h"
 
 /* --- the rules of a matrix in blocks --- */
@@ -67,7 +68,8 @@ static int64_t sample_of(const clt_quantize_params *p) {
 
 static clt_status run(clt_ops *ops, const clt_variant *v, const clt_quantize_params *p) {
     const clt_blocks8 *any = either(p);
-    const int64_t block = any->block, sample = sample_of(p), wg = clt_variant_param(v, "WG", 1);
+    const int64_t block = any->block, sample = sample_of(p);
+    const int64_t wg = clt_variant_wide(v) ? block / 8 * (block / 8) : clt_variant_param(v, "WG", 1);
     const uint32_t flags = (clt_blocks8_present(&p->along) ? ALONG : 0) |
                            (clt_blocks8_present(&p->across) ? ACROSS : 0) | (any->tile > 1 ? TILE : 0);
     clt_kernel *kernel;
@@ -127,7 +129,8 @@ static void compare_output(clt_check *c, const char *what, const check_output *o
 }
 
 static void check_one(clt_check *c, const clt_variant *v, const check_case *t, int32_t block) {
-    const size_t n = (size_t)(t->rows * (t->cols + 3));
+    const int64_t ld = t->cols + (clt_variant_wide(v) ? 8 : 3);
+    const size_t n = (size_t)(t->rows * ld);
     float *x = clt_check_random(c, n, 31);
     for (size_t i = 0; i < n; i++) x[i] *= i % 5 ? 1.0f : i % 7 ? 0x1p-130f : 0x1p60f;
     x[n / 2] = INFINITY;
@@ -136,20 +139,20 @@ static void check_one(clt_check *c, const clt_variant *v, const check_case *t, i
     const clt_quantize_params p = {.rows = t->rows,
                                    .cols = t->cols,
                                    .rows_per_sample = t->sample,
-                                   .x = clt_tensor_of(at, t->cols + 3, t->type),
+                                   .x = clt_tensor_of(at, ld, t->type),
                                    .along = along.device,
                                    .across = across.device};
     if (c->st == CLT_OK) c->st = run(c->ops, v, &p);
-    clt_ref_quantize(
-        &(clt_ref_quantize_params){t->rows, t->cols, t->sample, x, t->cols + 3, along.host, across.host});
+    clt_ref_quantize(&(clt_ref_quantize_params){t->rows, t->cols, t->sample, x, ld, along.host, across.host});
     compare_output(c, "along", &along);
     compare_output(c, "across", &across);
 }
 
 static clt_status check(clt_ops *ops, const clt_variant *v, void *ctx) {
     const clt_quantize_params *like = ctx;
-    const check_case cases[] = {{270, 203, 135, 1, like->x.type},
-                                {150, 260, 150, either(like)->block, like->x.type}};
+    const int64_t more = clt_variant_wide(v) ? 5 : 0;
+    const check_case cases[] = {{270, 203 + more, 135, 1, like->x.type},
+                                {150, 259 + more, 150, either(like)->block, like->x.type}};
     clt_check c = {.ops = ops, .aligned = true};
     for (size_t i = 0; i < CLT_COUNT_OF(cases) && c.st == CLT_OK; i++)
         check_one(&c, v, &cases[i], either(like)->block);
@@ -190,6 +193,12 @@ static clt_status check_outputs(const clt_quantize_params *p) {
     return CLT_OK;
 }
 
+static bool takes(const clt_variant *v, const void *call) {
+    const clt_quantize_params *p = call;
+    return clt_rowwise_takes(
+        v, &(clt_rowwise_call){p->x.type, p->cols % 8 == 0 && p->x.ld % 8 == 0 && p->x.ref.off % 8 == 0});
+}
+
 clt_status clt_op_quantize(clt_ops *ops, const clt_quantize_params *p) {
     const clt_tensor_named x[] = {{"x", p->x}};
     const clt_variant *v;
@@ -200,7 +209,8 @@ clt_status clt_op_quantize(clt_ops *ops, const clt_quantize_params *p) {
     CLT_TRY(check_outputs(p));
     if (p->x.type) snprintf(options, sizeof options, " -DX_TYPE=%d", (int)p->x.type);
     if (either(p)->block == 64) strcat(options, " -DBLOCK=64");
-    const clt_variant_question q = {.op = "quantize", .options = options, .check = check, .call = p};
+    const clt_variant_question q = {
+        .op = "quantize", .options = options, .takes = takes, .check = check, .call = p};
     CLT_TRY(clt_variant_pick_for(ops, &q, &v));
     return run(ops, v, p);
 }
