@@ -50,10 +50,10 @@ static bool has_word(const char *text, const char *word, size_t n) {
 }
 
 static clt_status row_is_read(const clt_variant *v) {
-    static const char *const host[] = {"ALIGN", "ALIGN_C",  "ALIGN_S", "EACH",  "FORMS",  "GROUPS",
-                                       "K",     "MASKS",    "MAX_D",   "MAX_M", "MIN_D",  "MIN_M",
-                                       "MIN_N", "MIN_ROWS", "ONCE",    "ROWS",  "SCALES", "BLOCKS",
-                                       "TM",    "TN",       "TYPES",   "WG"};
+    static const char *const host[] = {"ALIGN",  "ALIGN_C", "ALIGN_S", "EACH",     "FORMATS", "FORMS",
+                                       "SPLITS", "GROUPS",  "K",       "MASKS",    "MAX_D",   "MAX_M",
+                                       "MIN_D",  "MIN_M",   "MIN_N",   "MIN_ROWS", "ONCE",    "ROWS",
+                                       "SCALES", "BLOCKS",  "TM",      "TN",       "TYPES",   "WG"};
     const char *text = clt_kernel_text(v->file), *used = *v->uses ? clt_kernel_text(v->uses) : NULL;
     /* a missing file is reported with the row's requirements */
     if (!text || !strcmp(v->params, "-")) return CLT_OK;

@@ -104,6 +104,7 @@ void anchor_openblas(const anchor_shape *s, const float *a, const float *b, floa
 int anchor_openblas_rate(void);
 
 int bench_gemm(int argc, char **argv);
+int bench_fp8(int argc, char **argv);
 int bench_gemm8(int argc, char **argv);
 int bench_attention(int argc, char **argv);
 int bench_collective(int argc, char **argv); /* argv[0]: allreduce, reduce-scatter, all-gather */

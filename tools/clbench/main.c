@@ -10,6 +10,7 @@ static const struct {
     int (*run)(int argc, char **argv);
 } benchmarks[] = {
     {"gemm", "matrix products, compared with OpenBLAS and CLBlast", bench_gemm},
+    {"fp8", "products of 8-bit floating point and casts, beside the wider product", bench_fp8},
     {"gemm8", "products of 8-bit blocks and their quantisation, beside the wider product", bench_gemm8},
     {"attention", "flash attention, forward and backward", bench_attention},
     {"decode", "what the next token of a text takes in a layer", bench_decode},

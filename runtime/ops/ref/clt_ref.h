@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "runtime/ops/clt_fp8.h"
+#include "runtime/ops/clt_op_fp8.h"
 #include "runtime/ops/clt_ops.h"
 
 /* The sum of n elements by the row rule: lane l of 64 adds x[l], x[l + 64], ... starting from +0; then lane l
@@ -96,9 +97,46 @@ typedef struct {
     double c, c_bound, pre, pre_bound;
 } clt_ref_gemm_near;
 clt_ref_gemm_near clt_ref_gemm_near_at(const clt_ref_gemm_params *p, int64_t i, int64_t j, double c_before);
+/* The epilogue's part of it: v is the exact sum, off how far the kernel's sum may be from v. */
+clt_ref_gemm_near clt_ref_gemm_near_of(const clt_ref_gemm_params *p, int64_t i, int64_t j, double c_before,
+                                       double v, double off);
 /* The same for a_sum[i] of a TN product, as a product with a column of ones. c and c_bound are the result;
  * before: a_sum[i] before the call, used with accumulate. */
 clt_ref_gemm_near clt_ref_gemm_near_sum(const clt_ref_gemm_params *p, int64_t i, double before);
+
+/* Host form of clt_codes8. */
+typedef struct {
+    uint8_t *q;
+    int64_t ld;
+    clt_fp8 format;
+    float inverse;
+} clt_ref_codes8;
+/* Host form of clt_cast_fp8_params; an absent output has no q. */
+typedef struct {
+    int64_t rows, cols;
+    const float *x;
+    int64_t ldx;
+    float scale;
+    float *amax;
+    clt_fp8 format;
+    clt_ref_codes8 along, across;
+} clt_ref_cast_fp8_params;
+void clt_ref_cast_fp8(const clt_ref_cast_fp8_params *p);
+
+/* Host form of clt_gemm_fp8_params: `to` has the outputs, the epilogue, m, n and k. */
+typedef struct {
+    clt_ref_codes8 a, b;
+    bool split;
+    clt_ref_gemm_params to;
+} clt_ref_gemm_fp8_params;
+/* All outputs; uses several threads at large shapes. */
+void clt_ref_gemm_fp8(const clt_ref_gemm_fp8_params *p);
+/* Output (i, j) alone, for sampled checks at large shapes. */
+void clt_ref_gemm_fp8_at(const clt_ref_gemm_fp8_params *p, int64_t i, int64_t j);
+/* As clt_ref_gemm_near_at. A matrix unit adds 32 products to a sum at once and keeps 13 bits below the largest
+ * of them, so a step loses at most 2^-12 of the sum of |a b|; with split there are at most four such steps. */
+clt_ref_gemm_near clt_ref_gemm_fp8_near_at(const clt_ref_gemm_fp8_params *p, int64_t i, int64_t j,
+                                           double c_before);
 
 float clt_ref_act(clt_activation act, float x);      /* the activation */
 float clt_ref_act_grad(clt_activation act, float x); /* its derivative */

@@ -85,8 +85,13 @@ clt_ref_gemm_near clt_ref_gemm_near_at(const clt_ref_gemm_params *p, int64_t i, 
         v += ab;
         size += fabs(ab);
     }
+    return clt_ref_gemm_near_of(p, i, j, c_before, v, (double)p->k * 0x1p-22 * size);
+}
+
+clt_ref_gemm_near clt_ref_gemm_near_of(const clt_ref_gemm_params *p, int64_t i, int64_t j, double c_before,
+                                       double v, double off) {
     clt_ref_gemm_near near;
-    double off = (double)p->k * 0x1p-22 * size, largest = fabs(v);
+    double largest = fabs(v);
     if (p->bias) v += (double)p->bias[j];
     near.pre = v;
     near.pre_bound = off + half_step(CLT_F32, v) + half_step(p->aux_type, v);

@@ -1,0 +1,59 @@
+/* The oracle of matrices in 8-bit floating point: their casts and products, as docs/numerics.md defines them.
+ */
+#include "runtime/ops/ref/clt_ref.h"
+
+#include <math.h>
+
+#include "runtime/base/clt_thread.h"
+
+void clt_ref_cast_fp8(const clt_ref_cast_fp8_params *p) {
+    const clt_ref_codes8 *along = &p->along, *across = &p->across;
+    const int64_t k_along = clt_codes8_k(p->cols), k_across = clt_codes8_k(p->rows);
+    float amax = p->amax ? *p->amax : 0.0f;
+    for (int64_t r = 0; r < k_across; r++)
+        for (int64_t c = 0; c < k_along; c++) {
+            const bool inside = r < p->rows && c < p->cols;
+            const float x = inside ? p->x[r * p->ldx + c] : 0.0f;
+            const uint8_t code = inside ? clt_ref_f32_to_fp8(p->format, x * p->scale) : 0;
+            if (isnan(x) || (!isnan(amax) && fabsf(x) > amax)) amax = fabsf(x);
+            if (along->q && r < p->rows) along->q[r * along->ld + c] = code;
+            if (across->q && c < p->cols) across->q[c * across->ld + r] = code;
+        }
+    if (p->amax) *p->amax = amax;
+}
+
+static float value(const clt_ref_codes8 *m, int64_t row, int64_t k) {
+    return clt_ref_fp8_to_f32(m->format, m->q[row * m->ld + k]);
+}
+
+void clt_ref_gemm_fp8_at(const clt_ref_gemm_fp8_params *p, int64_t i, int64_t j) {
+    float acc = 0.0f;
+    for (int64_t k = 0; k < p->to.k; k++) acc = fmaf(value(&p->a, i, k), value(&p->b, j, k), acc);
+    clt_ref_gemm_finish(&p->to, i, j, (p->a.inverse * p->b.inverse) * acc);
+}
+
+static void gemm_row(void *ctx, size_t i) {
+    const clt_ref_gemm_fp8_params *p = ctx;
+    for (int64_t j = 0; j < p->to.n; j++) clt_ref_gemm_fp8_at(p, (int64_t)i, j);
+}
+
+void clt_ref_gemm_fp8(const clt_ref_gemm_fp8_params *p) {
+    const bool small = p->to.m * p->to.n * p->to.k < 1 << 16; /* starting threads takes longer */
+    clt_ref_gemm_fp8_params all = *p;
+    clt_parallel_for((size_t)p->to.m, small ? 1 : 0, gemm_row, &all);
+}
+
+clt_ref_gemm_near clt_ref_gemm_fp8_near_at(const clt_ref_gemm_fp8_params *p, int64_t i, int64_t j,
+                                           double c_before) {
+    enum { AT_ONCE = 32, SPLIT = 128 }; /* products of an instruction, and before a sum leaves the unit */
+    const double scale = (double)p->a.inverse * (double)p->b.inverse;
+    double v = 0, size = 0;
+    for (int64_t k = 0; k < p->to.k; k++) {
+        const double ab = (double)value(&p->a, i, k) * (double)value(&p->b, j, k);
+        v += ab;
+        size += fabs(ab);
+    }
+    const double steps = (double)CLT_CEIL_DIV(p->split ? CLT_MIN(p->to.k, SPLIT) : p->to.k, AT_ONCE);
+    const double off = (steps * 0x1p-12 + (double)p->to.k * 0x1p-22) * size * scale;
+    return clt_ref_gemm_near_of(&p->to, i, j, c_before, v * scale, off + 0x1p-22 * fabs(v * scale));
+}
