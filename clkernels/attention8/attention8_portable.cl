@@ -44,7 +44,7 @@ static inline void block_sums(float sum[4][COLS], __local float *w, __local floa
         _Pragma("unroll") for (int c = 0; c < WIDE; c++) {                                                   \
             const int x = tx + ACROSS * c;                                                                   \
             const size_t j = min(j0 + x, (size_t)seq - 1);                                                   \
-            float t, y = scored8(s[r][c], ks[j], factor, softcap, slope, (int)j - (int)i, &t);               \
+            float t, y = scored8(s[r][c], ks[j], factor, softcap, slope, -fabs((float)j - (float)i), &t);               \
             const bool on = x >= begin && x < end && SAME_SEQUENCE(i, j);                                    \
             w[(ty + TY * r) * PITCH + x] = on ? y : -attention_inf();                                        \
         }                                                                                                    \
@@ -61,7 +61,7 @@ attention8_forward(ATTENTION8_ARGS, __global ELEM *o, ulong o_off, uint ldo, __g
     __local float tile[TILE], w[ROWS * PITCH], red[ITEMS], factor[ROWS];
     const int item = get_local_id(0), tx = item % ACROSS, ty = item / ACROSS, row = item / SHARE, part = item % SHARE;
     const size_t h = get_group_id(1), b = get_group_id(2), i0 = (get_num_groups(0) - 1 - get_group_id(0)) * ROWS;
-    const size_t q_row = (b * heads + h) * seq, k_row = (b * (heads / group) + h / group) * seq;
+    const size_t q_row = (b * heads + h) * ROWS8(seq), k_row = (b * (heads / group) + h / group) * ROWS8(seq);
     const int rows = (int)min((size_t)ROWS, seq - i0);
     const float slope = SLOPE(h);
     q += q_off + (q_row + i0) * PITCH8, k += k_off + k_row * PITCH8, v += v_off + k_row * PITCH8;
@@ -110,7 +110,7 @@ attention8_forward(ATTENTION8_ARGS, __global ELEM *o, ulong o_off, uint ldo, __g
         barrier(CLK_LOCAL_MEM_FENCE);
         if (part == 0) {
             factor[row] = 1.0f / l;
-            if (row < rows) lse[lse_off + q_row + i0 + row] = m + clt_log(l) * LOG2E;
+            if (row < rows) lse[lse_off + (b * heads + h) * seq + i0 + row] = m + clt_log(l) * LOG2E;
         }
         barrier(CLK_LOCAL_MEM_FENCE);
         multiply_rows(acc, factor, item);
@@ -135,7 +135,7 @@ attention8_forward(ATTENTION8_ARGS, __global ELEM *o, ulong o_off, uint ldo, __g
 #define PAIR(u, out_v, h, i, j, weight, ds)                                                                  \
     {                                                                                                        \
         float t_ = 0.0f;                                                                                     \
-        float s_ = scored8(u, ks[j], score_factor(qs[i], scale), softcap, slope, (int)(j) - (int)(i), &t_);  \
+        float s_ = scored8(u, ks[j], score_factor(qs[i], scale), softcap, slope, -fabs((float)(j) - (float)(i)), &t_);  \
         if (!SAME_SEQUENCE(i, j)) s_ = -attention_inf();                                                     \
         const float p_ = clt_exp2_short(s_ - lse[i]), f_ = OUT_FACTOR(outs[i], b, h, i, j);                  \
         weight = p_ * f_;                                                                                    \
@@ -152,13 +152,13 @@ attention8_backward_q(ATTENTION8_ARGS, BACKWARD8_ARGS, __global ELEM *dq, ulong 
     __local float tile[TILE], w[ROWS * PITCH], red[ITEMS];
     const int item = get_local_id(0), tx = item % ACROSS, ty = item / ACROSS;
     const size_t h = get_group_id(1), b = get_group_id(2), i0 = (get_num_groups(0) - 1 - get_group_id(0)) * ROWS;
-    const size_t q_row = (b * heads + h) * seq, k_row = (b * (heads / group) + h / group) * seq;
+    const size_t q_row = (b * heads + h) * ROWS8(seq), k_row = (b * (heads / group) + h / group) * ROWS8(seq);
     const int rows = (int)min((size_t)ROWS, seq - i0);
     const float slope = SLOPE(h);
     q += q_off + (q_row + i0) * PITCH8, k += k_off + k_row * PITCH8, v += v_off + k_row * PITCH8;
     out += out_off + (q_row + i0) * PITCH8;
     qs += qs_off + q_row, ks += ks_off + k_row, vs += vs_off + k_row, outs += outs_off + q_row;
-    lse += lse_off + q_row, delta += delta_off + q_row, seq_ids_off += b * seq;
+    lse += lse_off + (b * heads + h) * seq, delta += delta_off + q_row, seq_ids_off += b * seq;
 
     for (int d0 = 0; d0 < HEAD_DIM; d0 += WIDTH) {
         const int width = HEAD_DIM - d0 < WIDTH ? HEAD_DIM - d0 : WIDTH;
@@ -233,7 +233,7 @@ attention8_backward_kv(ATTENTION8_ARGS, BACKWARD8_ARGS, __global ELEM *dk, ulong
     __local float tile[TILE], wp[ROWS * PITCH], wd[ROWS * PITCH], red[ITEMS];
     const int item = get_local_id(0), tx = item % ACROSS, ty = item / ACROSS;
     const size_t g = get_group_id(1), b = get_group_id(2), j0 = get_group_id(0) * ROWS;
-    const size_t k_row = (b * (heads / group) + g) * seq;
+    const size_t k_row = (b * (heads / group) + g) * ROWS8(seq);
     const int keys = (int)min((size_t)ROWS, seq - j0);
     k += k_off + (k_row + j0) * PITCH8, v += v_off + (k_row + j0) * PITCH8;
     ks += ks_off + k_row, vs += vs_off + k_row, seq_ids_off += b * seq;
@@ -250,25 +250,26 @@ attention8_backward_kv(ATTENTION8_ARGS, BACKWARD8_ARGS, __global ELEM *dk, ulong
         clear_rows(acc_v);
         const size_t last = j0 + keys - 1, stop = attention_end_row(last, seq, window);
         for (size_t h = g * group; h < (g + 1) * group; h++) {
-            const size_t q_row = (b * heads + h) * seq;
+            const size_t q_row = (b * heads + h) * ROWS8(seq);
             const float slope = SLOPE(h);
             q = all_q + q_row * PITCH8, out = all_out + q_row * PITCH8;
-            qs = all_qs + q_row, outs = all_outs + q_row, lse = all_lse + q_row, delta = all_delta + q_row;
+            qs = all_qs + q_row, outs = all_outs + q_row, lse = all_lse + (b * heads + h) * seq, delta = all_delta + q_row;
             for (size_t i0 = attention_first_row(j0, window) / BLOCK * BLOCK; i0 < stop; i0 += BLOCK) {
                 const int rows = (int)min((size_t)BLOCK, stop - i0);
                 float s[4][WIDE], dp[4][WIDE];
                 products(s, tile, k, PITCH8, keys, q + i0 * PITCH8, PITCH8, rows, item);
                 products(dp, tile, v, PITCH8, keys, out + i0 * PITCH8, PITCH8, rows, item);
 #pragma unroll
-                for (int r = 0; r < 4; r++) {
-                    const size_t j = min(j0 + ty + TY * r, last);
-                    int begin, end;
-                    rows_in_block(j, i0, window, rows, &begin, &end);
+                for (int c = 0; c < WIDE; c++) {
+                    const int x = tx + ACROSS * c;
+                    const size_t i = min(i0 + x, (size_t)seq - 1);
 #pragma unroll
-                    for (int c = 0; c < WIDE; c++) {
-                        const int x = tx + ACROSS * c, at = (ty + TY * r) * PITCH + x;
-                        const size_t i = min(i0 + x, (size_t)seq - 1);
+                    for (int r = 0; r < 4; r++) {
+                        const int at = (ty + TY * r) * PITCH + x;
+                        const size_t j = min(j0 + ty + TY * r, last);
+                        int begin, end;
                         float weight, ds;
+                        rows_in_block(j, i0, window, rows, &begin, &end);
                         PAIR(s[r][c], dp[r][c], h, i, j, weight, ds)
                         wp[at] = x >= begin && x < end ? weight : 0.0f;
                         wd[at] = x >= begin && x < end ? ds * qs[i] : 0.0f;

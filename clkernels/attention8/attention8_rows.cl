@@ -14,14 +14,14 @@
 #define WG 64
 #endif
 
-/* x [B * T, ldx], head h from column h * HEAD_DIM on, to numbers [B, heads, T, PITCH8] and scales
- * [B, heads, T]. A row whose scale in `other` is NaN gets the scale NaN, too; other: null, or as `scales`. */
+/* x [B * T, ldx], head h from column h * HEAD_DIM on, to numbers and scales (attention8.clh).
+ * A row whose scale in `other` is NaN gets the scale NaN, too; other: null, or as `scales`. */
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void
 attention8_rows(__global const ELEM *x, ulong x_off, uint ldx, __global ushort *numbers, ulong numbers_off,
                 __global float *scales, ulong scales_off, __global const float *other, ulong other_off, uint use_other,
                 uint seq, uint heads) {
     __local uint red[WG];
-    const size_t i = get_global_id(0) / LANES, h = get_global_id(1), row = (get_global_id(2) * heads + h) * seq + i;
+    const size_t i = get_global_id(0) / LANES, h = get_global_id(1), row = (get_global_id(2) * heads + h) * ROWS8(seq) + i;
     const int item = get_local_id(0), lane = item % LANES;
     const bool exists = i < seq;
     x += x_off + (exists ? (get_global_id(2) * seq + i) * ldx + h * HEAD_DIM : 0);
@@ -51,7 +51,7 @@ attention8_rows(__global const ELEM *x, ulong x_off, uint ldx, __global ushort *
 __kernel void attention8_delta(__global const ushort *dout, ulong dout_off, __global const float *ds, ulong ds_off,
                                __global const ELEM *o, ulong o_off, uint ldo, __global float *delta,
                                ulong delta_off, uint seq, uint heads) {
-    const size_t i = get_global_id(0), h = get_global_id(1), b = get_global_id(2), row = (b * heads + h) * seq + i;
+    const size_t i = get_global_id(0), h = get_global_id(1), b = get_global_id(2), row = (b * heads + h) * ROWS8(seq) + i;
     dout += dout_off + row * PITCH8;
     o += o_off + (b * seq + i) * ldo + h * HEAD_DIM;
     float d = 0.0f;

@@ -16,7 +16,7 @@ typedef clt_attention_args arg_list;
 /* --- the operands --- */
 
 static uint64_t rows_of(const params *p, int64_t heads) {
-    return (uint64_t)(p->batch * heads * p->seq);
+    return (uint64_t)(p->batch * heads * CLT_ROUND_UP(p->seq, 64));
 }
 
 static uint64_t pitch_of(const params *p) {
@@ -157,7 +157,7 @@ static clt_status group_backward(clt_ops *ops, const clt_variant *v, const grad_
 /* --- all bodies --- */
 
 static const clt_attention8_body group = {"group", group_forward, group_backward, NULL};
-static const clt_attention8_body *const bodies[] = {&group};
+static const clt_attention8_body *const bodies[] = {&group, &clt_attention8_wgmma};
 
 static const clt_attention8_body *body_of(const clt_variant *v) {
     for (size_t i = 0; i < CLT_COUNT_OF(bodies); i++)

@@ -12,7 +12,7 @@ typedef struct {
     clt_ref numbers, scales;
 } clt_attention8_rows;
 
-/* What the rows' bodies read instead of the tensors. delta: [B, heads, T], backward only, as dout. */
+/* What the rows' bodies read instead of the tensors. delta: [B, heads, R], backward only, as dout. */
 typedef struct {
     clt_attention8_rows q, k, v, dout;
     clt_ref delta;
@@ -30,6 +30,7 @@ typedef struct {
                            const clt_attention8_input *in);
     bool (*takes)(const clt_variant *v, const clt_attention_params *p); /* NULL: every call */
 } clt_attention8_body;
+extern const clt_attention8_body clt_attention8_wgmma;
 
 /* Queues one pass with row v's body; the call must have been checked, and v must support it. */
 clt_status clt_attention8_run_forward(clt_ops *ops, const clt_variant *v, const clt_attention_params *p);
