@@ -200,6 +200,11 @@ int64_t clt_ref_attention_begin(const clt_ref_attention_params *p, int64_t i);
 int64_t clt_ref_attention_end(const clt_ref_attention_params *p, int64_t i);
 void clt_ref_attention_forward(const clt_ref_attention_params *p);
 void clt_ref_attention_backward(const clt_ref_attention_params *p);
+/* The same in 8-bit blocks (clkernels/attention8/README.md; head_dim at most 256, lse in units of log 2), and
+ * the scale of a block whose largest magnitude is amax. */
+void clt_ref_attention8_forward(const clt_ref_attention_params *p);
+void clt_ref_attention8_backward(const clt_ref_attention_params *p);
+float clt_ref_attention8_scale(float amax);
 
 /* The same for one place, for sampled checks of long sequences. forward_at writes o and lse of one query;
  * dq_at its dq; dkv_at dk and dv of one key. They write D elements each (and one lse) into p's arrays. */

@@ -1,0 +1,266 @@
+/* Attention in 8-bit blocks: rounding of the operands, choice of a row, and the body in work-groups. */
+#include "runtime/ops/clt_op_attention8.h"
+
+#include <string.h>
+
+#include "runtime/ops/clt_dropout.h"
+#include "runtime/ops/clt_op_attention8_internal.h"
+
+enum { ROW_ITEMS = 64, GPU_LANES = 16 }; /* work-items of a group of attention8_rows, and for a row */
+
+typedef clt_attention_params params;
+typedef clt_attention_grad_params grad_params;
+typedef clt_attention8_input input;
+typedef clt_attention_args arg_list;
+
+/* --- the operands --- */
+
+static uint64_t rows_of(const params *p, int64_t heads) {
+    return (uint64_t)(p->batch * heads * CLT_ROUND_UP(p->seq, 64));
+}
+
+static uint64_t pitch_of(const params *p) {
+    return CLT_ROUND_UP((uint64_t)p->head_dim, 8);
+}
+
+/* Places the rows of all tensors: numbers in scratch slot 0, scales and delta in slot 1. Every tensor starts
+ * at a multiple of 128 bytes. Returns the elements in *numbers and *floats. */
+static void place_input(const params *p, input *in, uint64_t *numbers, uint64_t *floats) {
+    const int64_t heads[] = {p->heads, p->kv_heads, p->kv_heads, p->heads};
+    clt_attention8_rows *const all[] = {&in->q, &in->k, &in->v, &in->dout};
+    *numbers = *floats = 0;
+    for (int t = 0; t < 4; t++) {
+        all[t]->numbers.off = *numbers, all[t]->scales.off = *floats;
+        *numbers += CLT_ROUND_UP(rows_of(p, heads[t]) * pitch_of(p), 64);
+        *floats += CLT_ROUND_UP(rows_of(p, heads[t]), 32);
+    }
+    in->delta.off = *floats;
+    *floats += rows_of(p, p->heads);
+}
+
+uint64_t clt_op_attention8_workspace(const params *p) {
+    input in;
+    uint64_t numbers, floats;
+    place_input(p, &in, &numbers, &floats);
+    return CLT_ROUND_UP(numbers * 2, 4096) + CLT_ROUND_UP(floats * sizeof(float), 4096);
+}
+
+static clt_status make_input(clt_ops *ops, const params *p, input *in) {
+    uint64_t numbers, floats;
+    clt_buffer *n, *f;
+    place_input(p, in, &numbers, &floats);
+    CLT_TRY(clt_ops_scratch(ops, 0, numbers * 2, &n));
+    CLT_TRY(clt_ops_scratch(ops, 1, floats * sizeof(float), &f));
+    clt_attention8_rows *const all[] = {&in->q, &in->k, &in->v, &in->dout};
+    for (int t = 0; t < 4; t++) all[t]->numbers.buf = n, all[t]->scales.buf = f;
+    in->delta.buf = f;
+    return CLT_OK;
+}
+
+/* Rounds tensor x. Rows without a scale in `other` (if it has a buffer) get none. */
+static clt_status round_tensor(clt_ops *ops, const clt_variant *v, const params *p, const clt_tensor *x,
+                               int64_t heads, const clt_attention8_rows *to, clt_ref other) {
+    const bool cpu = clt_device_get_facts(clt_ops_device(ops))->type == CLT_DEVICE_CPU;
+    const size_t lanes = cpu ? 1 : GPU_LANES;
+    char options[CLT_ATTENTION_OPTIONS + 32];
+    clt_kernel *k;
+    snprintf(options, sizeof options, " -DHEAD_DIM=%lld -DTYPE=%d -DLANES=%zu", (long long)p->head_dim,
+             (int)p->q.type, lanes);
+    CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->uses, "attention8_rows", options, &k));
+    const clt_ref some = other.buf ? other : to->scales;
+    const clt_arg args[] = {CLT_REF(x->ref),     CLT_U32(x->ld), CLT_REF(to->numbers),
+                            CLT_REF(to->scales), CLT_REF(some),  CLT_U32(other.buf != NULL),
+                            CLT_U32(p->seq),     CLT_U32(heads)};
+    const size_t global = CLT_ROUND_UP((size_t)p->seq * lanes, (size_t)ROW_ITEMS);
+    return clt_launch(k, 3, (size_t[]){global, (size_t)heads, (size_t)p->batch}, (size_t[]){ROW_ITEMS, 1, 1},
+                      args, CLT_COUNT_OF(args));
+}
+
+static clt_status round_qkv(clt_ops *ops, const clt_variant *v, const params *p, const input *in) {
+    CLT_TRY(round_tensor(ops, v, p, &p->q, p->heads, &in->q, clt_ref_none()));
+    CLT_TRY(round_tensor(ops, v, p, &p->k, p->kv_heads, &in->k, clt_ref_none()));
+    return round_tensor(ops, v, p, &p->v, p->kv_heads, &in->v, in->k.scales);
+}
+
+static clt_status make_delta(clt_ops *ops, const clt_variant *v, const grad_params *g, const input *in) {
+    const params *p = &g->fwd;
+    char options[CLT_ATTENTION_OPTIONS];
+    clt_kernel *k;
+    CLT_TRY(round_tensor(ops, v, p, &g->dout, p->heads, &in->dout, clt_ref_none()));
+    snprintf(options, sizeof options, " -DHEAD_DIM=%lld -DTYPE=%d", (long long)p->head_dim, (int)p->q.type);
+    CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->uses, "attention8_delta", options, &k));
+    const clt_ref delta = in->delta;
+    const clt_arg args[] = {CLT_REF(in->dout.numbers), CLT_REF(in->dout.scales), CLT_REF(p->o.ref),
+                            CLT_U32(p->o.ld),          CLT_REF(delta),           CLT_U32(p->seq),
+                            CLT_U32(p->heads)};
+    return clt_launch(k, 3, (size_t[]){(size_t)p->seq, (size_t)p->heads, (size_t)p->batch}, NULL, args,
+                      CLT_COUNT_OF(args));
+}
+
+/* --- the body in work-groups --- */
+
+arg_list clt_attention8_common_args(const params *p, const input *in) {
+    arg_list l = {.n = 0};
+    const clt_ref all[] = {in->q.numbers, in->k.numbers, in->v.numbers, in->q.scales,
+                           in->k.scales,  in->v.scales,  p->slopes,     p->seq_ids};
+    for (size_t i = 0; i < CLT_COUNT_OF(all); i++) clt_attention_add_ref(&l, all[i]);
+    clt_attention_add(&l, CLT_U32(p->seq));
+    clt_attention_add(&l, CLT_U32(p->heads));
+    clt_attention_add(&l, CLT_U32(p->heads / p->kv_heads));
+    clt_attention_add(&l, CLT_F32(p->scale));
+    clt_attention_add(&l, CLT_F32(p->softcap));
+    clt_attention_add(&l, CLT_U32(p->window >= 0 ? CLT_MIN(p->window, p->seq) : 0));
+    const clt_dropout_constants c = clt_dropout_constants_of(p->dropout, p->seed);
+    clt_attention_add(&l, CLT_U32(c.key[0]));
+    clt_attention_add(&l, CLT_U32(c.key[1]));
+    clt_attention_add(&l, CLT_U32(p->step));
+    clt_attention_add(&l, CLT_U32(p->first_sample));
+    clt_attention_add(&l, CLT_U32(p->layer * 8 + CLT_SITE_ATTENTION));
+    clt_attention_add(&l, CLT_U32(c.threshold));
+    clt_attention_add(&l, CLT_F32(c.scale));
+    return l;
+}
+
+static clt_status launch_tiles(clt_ops *ops, const clt_variant *v, const char *name, const params *p,
+                               int64_t heads, const arg_list *l) {
+    const size_t rows = (size_t)clt_variant_param(v, "ROWS", 16), tiles = CLT_CEIL_DIV((size_t)p->seq, rows);
+    const size_t items = (size_t)clt_variant_param(v, "ITEMS", 4 * (long)rows);
+    clt_kernel *k;
+    CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, name, v->options, &k));
+    return clt_launch(k, 3, (size_t[]){tiles * items, (size_t)heads, (size_t)p->batch},
+                      (size_t[]){items, 1, 1}, l->a, l->n);
+}
+
+static clt_status group_forward(clt_ops *ops, const clt_variant *v, const params *p, const input *in) {
+    arg_list l = clt_attention8_common_args(p, in);
+    clt_attention_add_tensor(&l, p->o);
+    clt_attention_add_ref(&l, p->lse);
+    return launch_tiles(ops, v, "attention8_forward", p, p->heads, &l);
+}
+
+static clt_status group_backward(clt_ops *ops, const clt_variant *v, const grad_params *g, const input *in) {
+    const params *p = &g->fwd;
+    arg_list l = clt_attention8_common_args(p, in);
+    clt_attention_add_ref(&l, in->dout.numbers);
+    clt_attention_add_ref(&l, in->dout.scales);
+    clt_attention_add_ref(&l, p->lse);
+    clt_attention_add_ref(&l, in->delta);
+    arg_list kv = l;
+    clt_attention_add_tensor(&l, g->dq);
+    CLT_TRY(launch_tiles(ops, v, "attention8_backward_q", p, p->heads, &l));
+    clt_attention_add_tensor(&kv, g->dk);
+    clt_attention_add_tensor(&kv, g->dv);
+    clt_attention_add(&kv, CLT_U32(g->accumulate_kv));
+    return launch_tiles(ops, v, "attention8_backward_kv", p, p->kv_heads, &kv);
+}
+
+/* --- all bodies --- */
+
+static const clt_attention8_body group = {"group", group_forward, group_backward, NULL};
+static const clt_attention8_body *const bodies[] = {&group, &clt_attention8_wgmma};
+
+static const clt_attention8_body *body_of(const clt_variant *v) {
+    for (size_t i = 0; i < CLT_COUNT_OF(bodies); i++)
+        if (!strcmp(v->body, bodies[i]->name)) return bodies[i];
+    return NULL;
+}
+
+static clt_status unknown_body(const clt_variant *v) {
+    return clt_error(CLT_FAIL, "%s.vt: variant %s has the unknown body '%s'", v->op, v->id, v->body);
+}
+
+clt_status clt_attention8_run_forward(clt_ops *ops, const clt_variant *v, const params *p) {
+    const clt_attention8_body *body = body_of(v);
+    input in;
+    if (!body) return unknown_body(v);
+    CLT_TRY(make_input(ops, p, &in));
+    CLT_TRY(round_qkv(ops, v, p, &in));
+    return body->forward(ops, v, p, &in);
+}
+
+clt_status clt_attention8_run_backward(clt_ops *ops, const clt_variant *v, const grad_params *g) {
+    const clt_attention8_body *body = body_of(v);
+    input in;
+    if (!body) return unknown_body(v);
+    CLT_TRY(make_input(ops, &g->fwd, &in));
+    CLT_TRY(round_qkv(ops, v, &g->fwd, &in));
+    CLT_TRY(make_delta(ops, v, g, &in));
+    return body->backward(ops, v, g, &in);
+}
+
+/* --- choosing --- */
+
+static bool row_takes(const clt_variant *v, const params *p) {
+    const clt_attention8_body *body = body_of(v);
+    return (clt_variant_param(v, "MASKS", 3) >> p->mask & 1) &&
+           clt_dtype_in(p->q.type, (uint32_t)clt_variant_param(v, "TYPES", CLT_DTYPE_PLAIN)) &&
+           p->head_dim >= clt_variant_param(v, "MIN_D", 1) &&
+           p->head_dim <= clt_variant_param(v, "MAX_D", CLT_ATTENTION8_MAX_HEAD) &&
+           !(body && body->takes && !body->takes(v, p));
+}
+
+static bool takes_forward(const clt_variant *v, const void *call) {
+    return row_takes(v, call);
+}
+
+static bool takes_backward(const clt_variant *v, const void *call) {
+    const grad_params *g = call;
+    return row_takes(v, &g->fwd);
+}
+
+static clt_status check_call(const params *p) {
+    CLT_TRY(clt_attention_validate(p));
+    if (p->head_dim > CLT_ATTENTION8_MAX_HEAD)
+        return clt_error(CLT_FAIL, "attention in 8-bit blocks: head size %lld; supported: 1..%d",
+                         (long long)p->head_dim, CLT_ATTENTION8_MAX_HEAD);
+    return CLT_OK;
+}
+
+static clt_status choose_forward(clt_ops *ops, const params *p, const clt_variant **v) {
+    char options[CLT_ATTENTION_OPTIONS];
+    CLT_TRY(check_call(p));
+    clt_attention_options(p, options);
+    const clt_variant_question q = {.op = "attention8",
+                                    .options = options,
+                                    .takes = takes_forward,
+                                    .check = clt_attention8_check_forward,
+                                    .call = p};
+    return clt_variant_pick_for(ops, &q, v);
+}
+
+static clt_status choose_backward(clt_ops *ops, const grad_params *g, const clt_variant **v) {
+    const clt_tensor_named all[] = {
+        {"q", g->fwd.q}, {"dout", g->dout}, {"dq", g->dq}, {"dk", g->dk}, {"dv", g->dv}};
+    char options[CLT_ATTENTION_OPTIONS];
+    CLT_TRY(check_call(&g->fwd));
+    CLT_TRY(clt_tensor_check_one_type("attention backward", CLT_DTYPE_PLAIN, all, CLT_COUNT_OF(all)));
+    clt_attention_options(&g->fwd, options);
+    const clt_variant_question q = {.op = "attention8_backward",
+                                    .options = options,
+                                    .takes = takes_backward,
+                                    .check = clt_attention8_check_backward,
+                                    .call = g};
+    return clt_variant_pick_for(ops, &q, v);
+}
+
+clt_status clt_op_attention8_forward(clt_ops *ops, const params *p) {
+    const clt_variant *v;
+    CLT_TRY(choose_forward(ops, p, &v));
+    return clt_attention8_run_forward(ops, v, p);
+}
+
+clt_status clt_op_attention8_backward(clt_ops *ops, const grad_params *g) {
+    const clt_variant *v;
+    CLT_TRY(choose_backward(ops, g, &v));
+    return clt_attention8_run_backward(ops, v, g);
+}
+
+const char *clt_op_attention8_variant(clt_ops *ops, const params *p) {
+    const clt_variant *v;
+    return choose_forward(ops, p, &v) == CLT_OK ? v->id : "";
+}
+
+const char *clt_op_attention8_backward_variant(clt_ops *ops, const grad_params *g) {
+    const clt_variant *v;
+    return choose_backward(ops, g, &v) == CLT_OK ? v->id : "";
+}

@@ -1,0 +1,45 @@
+/* clt_op_attention8_internal: what the parts of attention in 8-bit blocks share. Private to
+ * runtime/ops/clt_op_attention8*.c. */
+#ifndef CLT_OP_ATTENTION8_INTERNAL_H
+#define CLT_OP_ATTENTION8_INTERNAL_H
+
+#include "runtime/ops/clt_op_attention8.h"
+#include "runtime/ops/clt_op_attention_internal.h"
+
+/* A tensor's heads as whole numbers (bf16, [B, heads, T, head size up to a multiple of 8]) with a scale per
+ * row (fp32, [B, heads, T]), in scratch memory. */
+typedef struct {
+    clt_ref numbers, scales;
+} clt_attention8_rows;
+
+/* What the rows' bodies read instead of the tensors. delta: [B, heads, R], backward only, as dout. */
+typedef struct {
+    clt_attention8_rows q, k, v, dout;
+    clt_ref delta;
+} clt_attention8_input;
+
+/* ATTENTION8_ARGS of clkernels/attention8/attention8.clh. */
+clt_attention_args clt_attention8_common_args(const clt_attention_params *p, const clt_attention8_input *in);
+
+/* A kind of body: how rows of the two tables with this word `body` run, from what was made before. */
+typedef struct {
+    const char *name;
+    clt_status (*forward)(clt_ops *ops, const clt_variant *v, const clt_attention_params *p,
+                          const clt_attention8_input *in);
+    clt_status (*backward)(clt_ops *ops, const clt_variant *v, const clt_attention_grad_params *g,
+                           const clt_attention8_input *in);
+    bool (*takes)(const clt_variant *v, const clt_attention_params *p); /* NULL: every call */
+} clt_attention8_body;
+extern const clt_attention8_body clt_attention8_wgmma;
+
+/* Queues one pass with row v's body; the call must have been checked, and v must support it. */
+clt_status clt_attention8_run_forward(clt_ops *ops, const clt_variant *v, const clt_attention_params *p);
+clt_status clt_attention8_run_backward(clt_ops *ops, const clt_variant *v,
+                                       const clt_attention_grad_params *g);
+
+/* Checks of rows (clt_variant_check) against the oracle's bits. ctx: the params of the call that needs the
+ * row; backward: clt_attention_grad_params. */
+clt_status clt_attention8_check_forward(clt_ops *ops, const clt_variant *v, void *ctx);
+clt_status clt_attention8_check_backward(clt_ops *ops, const clt_variant *v, void *ctx);
+
+#endif
