@@ -43,32 +43,10 @@ static clt_status join(clt_ops *ops, const clt_variant *v, const params *p, int6
     return clt_launch_rows(k, global, (size_t[]){64, 1}, args, CLT_COUNT_OF(args));
 }
 
-/* What the launch brings into the cache: places and sizes in bytes, multiples of 16. */
-typedef struct {
-    clt_ref at[CLT_ATTENTION_AHEAD];
-    uint64_t bytes[CLT_ATTENTION_AHEAD];
-} ahead_plan;
-
-static ahead_plan plan_ahead(const clt_variant *v, const params *p) {
-    ahead_plan plan = {0};
-    uint64_t left = (uint64_t)clt_variant_param(v, "FETCH_AHEAD", 0) << 20, others = 0;
-    for (int i = 1; i < CLT_ATTENTION_AHEAD; i++) others += clt_tensor_present(p->ahead[i].t);
-    for (int i = 0; i < CLT_ATTENTION_AHEAD && left; i++) {
-        const clt_tensor *t = &p->ahead[i].t;
-        const uint64_t size = clt_dtype_bytes(t->type), most = i ? left / others : left;
-        if (!clt_tensor_present(*t) || t->ref.off * size % 16) continue;
-        plan.at[i] = (clt_ref){t->ref.buf, t->ref.off * size};
-        plan.bytes[i] = CLT_MIN(most, p->ahead[i].elements * size) / 16 * 16;
-        if (i == 0) left -= plan.bytes[0];
-    }
-    return plan;
-}
-
 static clt_status run(clt_ops *ops, const clt_variant *v, const params *p) {
     const int64_t each = keys_each(v, p), groups = CLT_CEIL_DIV(most_keys(p), each);
     const size_t items = (size_t)clt_variant_param(v, "ITEMS", 256);
     const int64_t q = p->heads * p->head_dim, kv = p->kv_heads * p->head_dim;
-    const ahead_plan ahead = plan_ahead(v, p);
     clt_kernel *k;
     clt_buffer *part = NULL;
     CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "attention_step", v->options, &k));
@@ -95,13 +73,7 @@ static clt_status run(clt_ops *ops, const clt_variant *v, const params *p) {
                             CLT_U32(each),
                             CLT_REF(p->o.ref),
                             CLT_U32(p->o.ld),
-                            CLT_BUF(part),
-                            CLT_REF(ahead.at[0]),
-                            CLT_U64(ahead.bytes[0]),
-                            CLT_REF(ahead.at[1]),
-                            CLT_U64(ahead.bytes[1]),
-                            CLT_REF(ahead.at[2]),
-                            CLT_U64(ahead.bytes[2])};
+                            CLT_BUF(part)};
     CLT_TRY(clt_launch(k, 3, (size_t[]){items * (size_t)groups, (size_t)p->heads, (size_t)p->rows},
                        (size_t[]){items, 1, 1}, args, CLT_COUNT_OF(args)));
     return groups > 1 ? join(ops, v, p, groups, part) : CLT_OK;

@@ -8,13 +8,6 @@
 
 #include "runtime/ops/clt_ops_context.h"
 
-/* The first `elements` of a tensor without gaps. */
-typedef struct {
-    clt_tensor t;
-    uint64_t elements;
-} clt_memory_ahead;
-enum { CLT_ATTENTION_AHEAD = 3 };
-
 /* Row r is position p = position[r] of the text in place[r]. Its query sees positions max(0, p - window) ...
  * p by the formula of clt_attention_params, with the causal mask. Row j of a place holds position j: first
  * the keys, then the values of the kv heads. */
@@ -34,10 +27,6 @@ typedef struct {
     float scale, softcap;    /* softcap 0: off */
     int64_t window;          /* -1: off */
     clt_tensor o;            /* fp32 [rows, heads * head_dim] */
-    /* Weights that the next launches read, in their order; optional. Attention reads little: a row with the
-     * param FETCH_AHEAD asks for so many MiB of them to be brought into the cache meanwhile, the first one
-     * whole and equal parts of the others. */
-    clt_memory_ahead ahead[CLT_ATTENTION_AHEAD];
 } clt_attention_step_params;
 
 /* Whether a kernel of this device computes the call: it may build and check one. *takes is false for exact

@@ -69,16 +69,9 @@ static int64_t longest_of(const clt_mpt *m) {
     return CLT_MIN(CLT_ROUND_UP(longest, (int64_t)CLT_MPT_STEP_KEYS), m->room);
 }
 
-/* A whole matrix of the weights, -1: none. */
-static clt_memory_ahead matrix_ahead(const clt_mpt *m, int w) {
-    if (w < 0) return (clt_memory_ahead){0};
-    return (clt_memory_ahead){clt_mpt_matrix(m, w), m->weights->table->entry[w].count};
-}
-
 static clt_attention_step_params attention_of(const clt_mpt *m, int layer) {
     const clt_mpt_config *c = &m->cfg;
     const clt_mpt_layer_config *l = &c->layer[layer];
-    const clt_mpt_block_index *x = &m->index.block[layer];
     const int source = l->reuse_kv >= 0 ? (int)l->reuse_kv : layer;
     const bool rotated = c->rope != CLT_ROPE_NONE && !l->nope;
     clt_attention_step_params p = {
@@ -100,9 +93,7 @@ static clt_attention_step_params attention_of(const clt_mpt *m, int layer) {
         .scale = (float)c->softmax_scale,
         .softcap = (float)c->attn_logit_softcapping,
         .window = l->window,
-        .o = clt_tensor_of(m->at.att, c->n_heads * c->head_dim, CLT_F32),
-        .ahead = {matrix_ahead(m, x->wout), matrix_ahead(m, c->glu ? x->wgate : -1),
-                  matrix_ahead(m, x->wup)}};
+        .o = clt_tensor_of(m->at.att, c->n_heads * c->head_dim, CLT_F32)};
     if (m->step) p.longest = longest_of(m);
     return p;
 }
