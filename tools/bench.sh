@@ -73,7 +73,7 @@ done
 
 echo; echo "== training in 8-bit blocks: MPT 124M T256 batch 1, in turn, tokens/s"
 for d in $DEVICES; do
-    for round in 1 2 3; do
+    for _ in 1 2 3; do
         ours large "$d" 256 1 "${large[@]}" precision=exact8 && eight=$speed
         ours large "$d" 256 1 "${large[@]}"
         anchor mpt 768 12 12 256 50368 1; wide=$theirs
