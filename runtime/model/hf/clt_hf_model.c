@@ -183,7 +183,9 @@ static json_t *to_json(const clt_model_config *c) {
 
 static json_t *hf_config(const clt_model_config *c) {
     json_t *o = json_deep_copy(c->hf);
+    const clt_hf_family *f = clt_hf_family_of(c);
     json_object_del(o, CLT_MODEL_SOURCE_KEY);
+    if (f->export_keys) f->export_keys((const clt_mpt_config *)c, o);
     return o;
 }
 
