@@ -13,6 +13,9 @@
  *                   multiplies; 1 + the number of steps of 32 along k that may be unfinished when the turn
  *                   ends: 1, 2, 3 or 4; 5: it ends when all steps are issued. 0: no turns
  *   -DBOXED=1       16-bit results, of an epilogue without steps other than the bias, leave through tensor maps
+ *   -DBIAS=1        BOXED: the epilogue has a bias
+ *   -DOVERLAP=1     BOXED with B_TILE, without BIAS: the last results of a tile leave during the first product of
+ *                   the next one
  *   other macros, order   gemm8_blocks.clh; A_TILE=1 is not supported
  *
  * Operands beyond an edge are zeros. So are scales that the copy engine loads; with B_TILE those of rows of a
@@ -37,6 +40,13 @@
 #ifndef BOXED
 #define BOXED 0
 #endif
+#ifndef BIAS
+#define BIAS 0
+#endif
+#ifndef OVERLAP
+#define OVERLAP 0
+#endif
+#define OVERLAPS (OVERLAP && BOXED && B_TILE && !BIAS)
 #if TURNS < 0 || TURNS > 5
 #error "TURNS is 0 to 5"
 #endif
@@ -225,6 +235,18 @@ typedef struct {
     const ulong ma = CLT_TILE_K(at + half_ * (2 * HALF_BYTES)) + (part)*4, mb = CLT_TILE_K(at + A_BYTES) + (part)*4; \
     const bool last = (part) == PER_STEP - 1 || block + (part) + 1 == begin + p->group_blocks
 #if B_TILE
+/* During a tile's first product: the rest of the previous tile leaves. */
+#if OVERLAPS
+#define BEGIN_TILE(part)                                                                                     \
+    if (block + (part) == 0) {                                                                               \
+        if (t != (uint)get_group_id(0)) SEND_LATE                                                            \
+        EACH(h, 2) EACH(i, 64) acc[h][i] = 0.0f;                                                             \
+        EACH(h, 2) CLT_MMA_DONE_WITH("+f", acc[h]);                                                          \
+    }
+#else
+#define BEGIN_TILE(part)
+#endif
+#if BOXED
 /* During a tile's last product: looks up the next tile, and sends what is finished. */
 #define LOOK_AHEAD(part)                                                                                     \
     uint then = block + (part) + 1;                                                                          \
@@ -232,17 +254,21 @@ typedef struct {
         then = 0;                                                                                            \
         after = tile_place(p, min(t + (uint)get_num_groups(0), p->tiles_m * p->tiles_n - 1));                \
         SEND_EARLY                                                                                           \
-    }
-/* The scales of the next block, also of the next tile's first one, are loaded during the second product. */
+    }                                                                                                        \
+    LOAD_SCALES(after, then)
+#else
+#define LOOK_AHEAD(part) LOAD_SCALES(place, min(block + (part) + 1, p->blocks - 1))
+#endif
+/* The scales of the next block are loaded during the second product. */
 #define MULTIPLY(part)                                                                                       \
     {                                                                                                        \
         PLACES(part);                                                                                        \
         float scale[2][2][PER_STEP];                                                                         \
-        PRODUCT(0, ma, mb, );                                                                                \
+        PRODUCT(0, ma, mb, BEGIN_TILE(part));                                                                \
         EACH(h, 2) EACH(r, 2) EACH(c, PER_STEP) scale[h][r][c] = next.row[h][r] * next.column[c];            \
         ADD_BLOCK(acc[0], 0, part)                                                                           \
         ADDED(acc[0]);                                                                                       \
-        PRODUCT(1, ma + HALF_BYTES / 16, mb, LOOK_AHEAD(part) LOAD_SCALES(after, then));                     \
+        PRODUCT(1, ma + HALF_BYTES / 16, mb, LOOK_AHEAD(part));                                              \
         if (last) RELEASE;                                                                                   \
         ADD_BLOCK(acc[1], 1, part)                                                                           \
         ADDED(acc[1]);                                                                                       \
@@ -284,32 +310,45 @@ typedef struct {
 /* By the items of a multiplying warpgroup: its rows of all tiles. zero: see CLT_MMA_S8. */
 ROLE void multiply_tiles(const gemm8_plan *p, __local const clt_gemm_ep *epilogue, __global const float *a_scale,
                          ulong ld_a_scale, __global const float *b_scale, ulong ld_b_scale, uint ring_at,
-                         uint scales_at, uint bars, __local char *boxes, ulong map_c, uint zero, uint id, uint lane)
+                         uint scales_at, uint bars, __local char *boxes, __local uint2 *sent, ulong map_c, uint zero, uint id, uint lane)
 {
     const uint warp = clt_ptx_first(id / 32 - 4), half_ = warp / 4, warp_row = half_ * 128 + warp % 4 * 16;
     __local char *const box = boxes + warp * (BOXES * BOX_BYTES);
     uint stage = 0, parity = 0;
     float acc[2][64];
 #if B_TILE
-#define PLACE(t) after
-    uint2 after = tile_place(p, (uint)get_group_id(0)); /* the next tile */
     gemm8_scales next;
+#if BOXED
+    uint2 after = tile_place(p, (uint)get_group_id(0)); /* the next tile */
     LOAD_SCALES(after, 0)
-#else
-#define PLACE(t) tile_place(p, t)
+#endif
+#endif
+#if OVERLAPS
+    int sum[64];
+    EACH(i, 64) sum[i] = 0;
+    EACH(h, 2) EACH(i, 64) acc[h][i] = 0.0f;
 #endif
     EACH_TILE(p)
     {
-        const uint2 place = PLACE(t);
+#if B_TILE && BOXED
+        const uint2 place = after;
+#else
+        const uint2 place = tile_place(p, t);
+#if B_TILE
+        LOAD_SCALES(place, 0)
+#endif
+#endif
         const uint m0 = place.x + warp_row, n0 = place.y, row0 = m0 + lane / 4;
         EACH_CHAIN(p)
         {
+#if !OVERLAPS
             {
                 const clt_gemm_ep ep = *epilogue;
                 START
             }
             int sum[64]; /* of this chain only: they need no registers while results leave */
             EACH(i, 64) sum[i] = 0;
+#endif
             EACH_STEP(p, block)
             {
                 const uint at = ring_at + stage * STAGE_BYTES;
@@ -324,10 +363,9 @@ ROLE void multiply_tiles(const gemm8_plan *p, __local const clt_gemm_ep *epilogu
 #endif
                 NEXT_STAGE;
             }
-            const uint lane_now = (uint)clt_ptx_anew(lane); /* places in a box are not kept in registers */
-            clt_gemm_ep ep = *epilogue;
-            ep.flags = clt_gemm8_flags(ep.flags, begin == 0);
+#if !OVERLAPS
             SEND_RESULTS
+#endif
         }
     }
     END_RESULTS
@@ -347,6 +385,7 @@ gemm8_wgmma(CLT_GEMM8_KERNEL_ARGS, __global const ulong *maps_a, ulong map_a, __
     /* The epilogue's pointers are read when they are needed, which leaves more registers to the products. */
     __local clt_gemm_ep epilogue;
     __local ulong maps[4];
+    __local uint2 sent[8];
     const uint id = (uint)get_local_id(0), lane = id & 31, bars = CLT_LOCAL_ADDRESS(barriers);
     const gemm8_plan plan = {m, n, blocks, group_blocks, (m + BM - 1) / BM, (n + BN - 1) / BN};
     const clt_gemm_ep ep = CLT_EP_INIT;
@@ -373,7 +412,7 @@ gemm8_wgmma(CLT_GEMM8_KERNEL_ARGS, __global const ulong *maps_a, ulong map_a, __
     } else {
         CLT_REGISTERS_MORE(240);
         multiply_tiles(&plan, &epilogue, a_scale + a_scale_off, ld_a_scale, b_scale + b_scale_off, ld_b_scale,
-                       CLT_LOCAL_ADDRESS(ring), CLT_LOCAL_ADDRESS(scales), bars, boxes, (ulong)(maps_c + map_c),
+                       CLT_LOCAL_ADDRESS(ring), CLT_LOCAL_ADDRESS(scales), bars, boxes, sent, (ulong)(maps_c + map_c),
                        (uint)lda & 15, id, lane);
     }
 }

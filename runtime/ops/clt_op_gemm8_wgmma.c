@@ -57,8 +57,8 @@ static clt_status run_wgmma(clt_ops *ops, const clt_variant *v, const clt_gemm8_
     char options[512];
     clt_kernel *k;
     clt_arg args[ALL];
-    clt_gemm8_options(p, v, options, sizeof options - 16);
-    if (boxed) strcat(options, " -DBOXED=1");
+    clt_gemm8_options(p, v, options, sizeof options - 32);
+    if (boxed) strcat(options, clt_tensor_present(p->bias) ? " -DBOXED=1 -DBIAS=1" : " -DBOXED=1");
     CLT_TRY(clt_kernel_get(dev, v->file, "gemm8_wgmma", options, &k));
     for (int i = 0; i < MAPS; i++)
         if (used[i]) CLT_TRY(clt_tensor_map_get(dev, &box[i], &map[i]));
