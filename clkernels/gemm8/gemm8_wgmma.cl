@@ -7,6 +7,8 @@
  * the two blocks of rows use in turn.
  *
  *   -DSTAGES=4      buffers of 48 KiB
+ *   -DHALVES=1      tiles of 128 x 128: each warpgroup owns one block of 64 rows, and buffers have 32 KiB. Not
+ *                   with B_TILE. For few tiles
  *   -DIN_PLACE=1    a sum's float is written back to the sum's register, so that the conversions do not wait
  *                   for a few temporary registers
  *   -DTURNS=1       the warpgroups multiply by turns, so that one converts its sums while the other one
@@ -31,6 +33,9 @@
 #ifndef STAGES
 #define STAGES 4
 #endif
+#ifndef HALVES
+#define HALVES 2
+#endif
 #ifndef IN_PLACE
 #define IN_PLACE 0
 #endif
@@ -53,11 +58,14 @@
 #if A_TILE
 #error "A_TILE is not supported"
 #endif
+#if HALVES != 2 && (HALVES != 1 || B_TILE)
+#error "HALVES is 2, or 1 without B_TILE"
+#endif
 #if BOXED && (FORM || !C_TYPE)
 #error "BOXED is for 16-bit results of FORM 0"
 #endif
 
-#define BM 256
+#define BM (HALVES * 128)
 #define BN 128
 #define ITEMS 384
 #define STEP 128 /* elements along k of a buffer */
@@ -65,7 +73,7 @@
 #define A_BYTES (BM * STEP)
 #define B_BYTES (BN * STEP)
 #define STAGE_BYTES (A_BYTES + B_BYTES)
-#define HALF_BYTES (A_BYTES / 4) /* 64 rows of a */
+#define HALF_BYTES (64 * STEP) /* 64 rows of a */
 /* Scales of a buffer's blocks: for the tile's rows, then for its columns. */
 #define ROW_SCALE_BYTES (PER_STEP * BM * 4)
 #define SCALE_BYTES (B_TILE ? 0 : ROW_SCALE_BYTES + PER_STEP * BN * 4)
@@ -190,10 +198,19 @@ typedef struct {
     if (IN_PLACE) CLT_MMA_DONE_WITH("+r", sum)
 
 /* Turns: a barrier in local memory for each multiplying warpgroup, on which the other one's warps arrive. The
- * first turn is the first warpgroup's. A block has two turns, of rows h = 0 and 1. A wait on such a barrier is a
+ * first turn is the first warpgroup's. A block has a turn for each 64 rows. A wait on such a barrier is a
  * loop, across which the assembler moves no conversions; before a wait on a named barrier it does. */
 #if TURNS
-#define TAKE_TURN(h) CLT_BAR_WAIT(bars + TURN_AT + half_ * 8, (h) ^ 1 ^ half_)
+#if HALVES == 2
+#define TURN_PARITY(h) (h)
+#else
+#define TURN_PARITY(h) (turn ^= 1)
+#endif
+#define TAKE_TURN(h)                                                                                         \
+    {                                                                                                        \
+        const uint turn_parity = TURN_PARITY(h) ^ 1 ^ half_;                                                 \
+        CLT_BAR_WAIT(bars + TURN_AT + half_ * 8, turn_parity);                                               \
+    }
 #define PASS_TURN                                                                                            \
     if (lane == 0) CLT_BAR_ARRIVE(bars + TURN_AT + 8 - half_ * 8)
 #else
@@ -232,7 +249,7 @@ typedef struct {
 
 /* The block at place `part` of the buffer. */
 #define PLACES(part)                                                                                         \
-    const ulong ma = CLT_TILE_K(at + half_ * (2 * HALF_BYTES)) + (part)*4, mb = CLT_TILE_K(at + A_BYTES) + (part)*4; \
+    const ulong ma = CLT_TILE_K(at + half_ * (HALVES * HALF_BYTES)) + (part)*4, mb = CLT_TILE_K(at + A_BYTES) + (part)*4; \
     const bool last = (part) == PER_STEP - 1 || block + (part) + 1 == begin + p->group_blocks
 #if B_TILE
 /* During a tile's first product: the rest of the previous tile leaves. */
@@ -283,11 +300,11 @@ typedef struct {
             ADD_BLOCK(acc[0], 0, part)                                                                       \
             ADDED(acc[0]);                                                                                   \
         }                                                                                                    \
-        {                                                                                                    \
+        if (HALVES == 2) {                                                                                   \
             BEFORE_BLOCK(1, part)                                                                            \
-            PRODUCT(1, ma + HALF_BYTES / 16, mb, );                                                             \
-            ADD_BLOCK(acc[1], 1, part)                                                                       \
-            ADDED(acc[1]);                                                                                   \
+            PRODUCT(1, ma + HALF_BYTES / 16, mb, );                                                          \
+            ADD_BLOCK(acc[HALVES - 1], 1, part)                                                              \
+            ADDED(acc[HALVES - 1]);                                                                          \
         }                                                                                                    \
         if (last) {                                                                                          \
             CLT_WARP_SYNC(); /* all of its items have read the scales */                                     \
@@ -298,8 +315,8 @@ typedef struct {
 
 /* Where the chains of an item's outputs start. */
 #define START                                                                                                \
-    EACH(h, 2) EACH(i, 64) acc[h][i] = 0.0f;                                                                 \
-    if (FORM == 2 && ep.flags & CLT_EP_ACCUMULATE) EACH(h, 2) EACH(j, 16) EACH(i, 4)                         \
+    EACH(h, HALVES) EACH(i, 64) acc[h][i] = 0.0f;                                                            \
+    if (FORM == 2 && ep.flags & CLT_EP_ACCUMULATE) EACH(h, HALVES) EACH(j, 16) EACH(i, 4)                         \
     {                                                                                                        \
         const uint row = row0 + h * 64 + i / 2 * 8, column = n0 + j * 8 + lane % 4 * 2 + i % 2;              \
         if (row < p->m && column < p->n) acc[h][4 * j + i] = clt_gemm8_start(&ep, row, column);              \
@@ -312,10 +329,13 @@ ROLE void multiply_tiles(const gemm8_plan *p, __local const clt_gemm_ep *epilogu
                          ulong ld_a_scale, __global const float *b_scale, ulong ld_b_scale, uint ring_at,
                          uint scales_at, uint bars, __local char *boxes, __local uint2 *sent, ulong map_c, uint zero, uint id, uint lane)
 {
-    const uint warp = clt_ptx_first(id / 32 - 4), half_ = warp / 4, warp_row = half_ * 128 + warp % 4 * 16;
+    const uint warp = clt_ptx_first(id / 32 - 4), half_ = warp / 4, warp_row = half_ * (HALVES * 64) + warp % 4 * 16;
     __local char *const box = boxes + warp * (BOXES * BOX_BYTES);
     uint stage = 0, parity = 0;
-    float acc[2][64];
+#if HALVES == 1
+    uint turn = 1;
+#endif
+    float acc[HALVES][64];
 #if B_TILE
     gemm8_scales next;
 #if BOXED
