@@ -322,6 +322,23 @@ typedef struct {
         if (row < p->m && column < p->n) acc[h][4 * j + i] = clt_gemm8_start(&ep, row, column);              \
     }
 
+/* What is known before the first tile, and at the start of a tile. after: the next tile. */
+#if B_TILE && BOXED
+#define BEGIN_SCALES                                                                                         \
+    gemm8_scales next;                                                                                       \
+    uint2 after = tile_place(p, (uint)get_group_id(0));                                                      \
+    LOAD_SCALES(after, 0)
+#define FIND_TILE const uint2 place = after;
+#elif B_TILE
+#define BEGIN_SCALES gemm8_scales next;
+#define FIND_TILE                                                                                            \
+    const uint2 place = tile_place(p, t);                                                                    \
+    LOAD_SCALES(place, 0)
+#else
+#define BEGIN_SCALES
+#define FIND_TILE const uint2 place = tile_place(p, t);
+#endif
+
 #include "gemm8_wgmma_results.clh"
 
 /* By the items of a multiplying warpgroup: its rows of all tiles. zero: see CLT_MMA_S8. */
@@ -336,13 +353,7 @@ ROLE void multiply_tiles(const gemm8_plan *p, __local const clt_gemm_ep *epilogu
     uint turn = 1;
 #endif
     float acc[HALVES][64];
-#if B_TILE
-    gemm8_scales next;
-#if BOXED
-    uint2 after = tile_place(p, (uint)get_group_id(0)); /* the next tile */
-    LOAD_SCALES(after, 0)
-#endif
-#endif
+    BEGIN_SCALES
 #if OVERLAPS
     int sum[64];
     EACH(i, 64) sum[i] = 0;
@@ -350,14 +361,7 @@ ROLE void multiply_tiles(const gemm8_plan *p, __local const clt_gemm_ep *epilogu
 #endif
     EACH_TILE(p)
     {
-#if B_TILE && BOXED
-        const uint2 place = after;
-#else
-        const uint2 place = tile_place(p, t);
-#if B_TILE
-        LOAD_SCALES(place, 0)
-#endif
-#endif
+        FIND_TILE
         const uint m0 = place.x + warp_row, n0 = place.y, row0 = m0 + lane / 4;
         EACH_CHAIN(p)
         {
