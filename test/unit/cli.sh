@@ -116,7 +116,7 @@ done
 
 # Options of clbench step are refused as such, not as keys of a configuration.
 step() { c=$BUILD/clbench expect 2 "$1" step --suite cpu "${@:2}"; }
-step "--precision must be fp32, amp_bf16, amp_fp16 or exact8, not 'bf16'" --precision bf16
+step "--precision must be fp32, amp_bf16, amp_fp16, exact8 or amp_fp8, not 'bf16'" --precision bf16
 step "--numerics must be exact or fast, not 'loose'" --numerics loose
 step "--recompute must be none, norms or blocks, not 'all'" --recompute all
 step "--seconds must be above 0" --seconds 0

@@ -45,7 +45,7 @@ static clt_status linear_weights(backward_pass *p, int w, int bias, clt_ref dy, 
                          .c = grad_of(p, w),
                          .accumulate = !p->b->lane_first};
     if (bias != p->summed) g.a_sum = grad_of(p, bias);
-    CLT_TRY(clt_mpt_product(m, &g));
+    CLT_TRY(clt_mpt_linear_product(m, &g, w));
     return clt_model_made(&m->base, CLT_F32, g.c.ref, e->count, "gradient of %s (%s)", e->name, what);
 }
 
@@ -67,7 +67,7 @@ static clt_gemm_params linear_data(backward_pass *p, int w, clt_ref dy, int64_t 
 static clt_status norm_data(backward_pass *p, int w, clt_ref dy, int64_t lddy, bool accumulate) {
     clt_gemm_params g = linear_data(p, w, dy, lddy, p->m->dnorm, p->m->cfg.d_model, accumulate);
     g.c.type = p->m->dnorm_type;
-    return clt_mpt_product(p->m, &g);
+    return clt_mpt_linear_product(p->m, &g, w);
 }
 
 static bool branches_drop(const backward_pass *p) {
@@ -194,7 +194,7 @@ static clt_status mlp_hidden_backward(backward_pass *p, int layer) {
         g.grad_pre = clt_tensor_of(a->up, F, m->type);
         if (m->shape.recompute == CLT_RECOMPUTE_NORMS) g.again = clt_tensor_of(a->act, F, m->type);
     }
-    CLT_TRY(clt_mpt_product(m, &g));
+    CLT_TRY(clt_mpt_linear_product(m, &g, x->wdown));
     CLT_TRY(linear_weights(p, x->wdown, x->bdown, d, C, a->act, F, "mlp"));
     if (c->glu)
         CLT_TRY(
@@ -338,7 +338,7 @@ static clt_status attention_backward(backward_pass *p, int layer) {
     CLT_TRY(branch_gradient(p, layer, CLT_MPT_ATTENTION, &d));
     CLT_TRY(linear_weights(p, x->wout, x->bout, d, C, a->att, Q, "attention"));
     clt_gemm_params g = linear_data(p, x->wout, d, C, m->datt, Q, false);
-    CLT_TRY(clt_mpt_product(m, &g));
+    CLT_TRY(clt_mpt_linear_product(m, &g, x->wout));
     clt_attention_grad_params att = {.fwd = clt_mpt_attention(m, p->b, layer),
                                      .dout = g.c,
                                      .dq = clt_tensor_of(dqkv, W, m->type),

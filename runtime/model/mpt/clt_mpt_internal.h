@@ -115,6 +115,15 @@ typedef struct {
     int64_t q_bytes[2], scales[2];
 } clt_mpt_eight;
 
+/* shape.fp8: where a product's two operands are cast to, and the arrays on the device of all tensors' scales,
+ * inverse scales and largest magnitudes. */
+typedef struct {
+    clt_ref q[2], numbers;
+    int64_t q_bytes[2];
+    clt_fp8 *formats; /* of the tensors */
+    bool recording;   /* a training pass runs */
+} clt_mpt_fp8;
+
 struct clt_mpt {
     clt_model base;
     clt_mpt_config cfg;
@@ -184,6 +193,7 @@ struct clt_mpt {
     clt_mpt_repeat repeat;
     clt_mpt_ahead ahead;
     clt_mpt_eight eight;
+    clt_mpt_fp8 fp8;
 };
 
 /* Lays out (and with ops, allocates) all buffers. */
@@ -227,6 +237,18 @@ clt_status clt_mpt_product(clt_mpt *m, const clt_gemm_params *g);
 void clt_mpt_eight_plan(clt_mpt *m, int64_t rows, int64_t out, int64_t in);
 /* clt_op_gemm8_workspace of the product. */
 uint64_t clt_mpt_eight_workspace(clt_device_type type, const clt_gemm_params *g);
+
+/* The same for a Linear of a block, of which `entry` is the weight: with shape.fp8 in 8-bit floating point.
+ */
+clt_status clt_mpt_linear_product(clt_mpt *m, const clt_gemm_params *g, int entry);
+/* As clt_mpt_eight_plan, in m->fp8; the words of m->fp8.numbers; and what is left to do once they exist. */
+void clt_mpt_fp8_plan(clt_mpt *m, int64_t rows, int64_t out, int64_t in);
+int64_t clt_mpt_fp8_words(const clt_mpt *m);
+clt_status clt_mpt_fp8_begin(clt_mpt *m);
+/* As the members of clt_model_family. */
+size_t clt_mpt_fp8_formats(const clt_model *model, const clt_fp8 **out);
+clt_status clt_mpt_fp8_set_scales(clt_model *model, const float *scale);
+clt_status clt_mpt_fp8_amax(clt_model *model, float *amax);
 
 /* What norm_2 reads [R, C]. */
 static inline clt_ref clt_mpt_mlp_input(const clt_mpt *m, int layer) {
