@@ -336,9 +336,9 @@ static clt_status attention_backward(backward_pass *p, int layer) {
     clt_ref d, dqkv = m->dqkv[layer];
     clt_tensor dkv = clt_tensor_of(m->dqkv[source], W, m->type);
     CLT_TRY(branch_gradient(p, layer, CLT_MPT_ATTENTION, &d));
-    CLT_TRY(linear_weights(p, x->wout, x->bout, d, C, a->att, Q, "attention"));
     clt_gemm_params g = linear_data(p, x->wout, d, C, m->datt, Q, false);
     CLT_TRY(clt_mpt_linear_product(m, &g, x->wout));
+    CLT_TRY(linear_weights(p, x->wout, x->bout, d, C, a->att, Q, "attention"));
     clt_attention_grad_params att = {.fwd = clt_mpt_attention(m, p->b, layer),
                                      .dout = g.c,
                                      .dq = clt_tensor_of(dqkv, W, m->type),

@@ -491,6 +491,7 @@ clt_status clt_mpt_eval(clt_model *model, const clt_model_pass *b, int64_t *corr
 clt_status clt_mpt_train(clt_model *model, const clt_model_pass *b) {
     clt_mpt *m = (clt_mpt *)model;
     m->fp8.recording = true;
+    m->fp8.turned = -1;
     clt_status st = clt_mpt_upload(m, b, true);
     if (st == CLT_OK) st = clt_mpt_forward(m, b);
     if (st == CLT_OK) st = clt_mpt_head(m, b, true, clt_ref_none());

@@ -7,6 +7,7 @@
 
 enum { INPUT, WEIGHT, GRADIENT, KINDS }; /* tensors of a Linear: number KINDS * its entry + kind */
 enum { SCALE, INVERSE, AMAX, ARRAYS };
+enum { A, B, TURNED }; /* places */
 enum { ALONG, ACROSS };
 static const clt_fp8 formats[KINDS] = {CLT_FP8_E4M3, CLT_FP8_E4M3, CLT_FP8_E5M2};
 
@@ -14,11 +15,12 @@ static const clt_fp8 formats[KINDS] = {CLT_FP8_E4M3, CLT_FP8_E4M3, CLT_FP8_E5M2}
 void clt_mpt_fp8_plan(clt_mpt *m, int64_t rows, int64_t out, int64_t in) {
     clt_mpt_fp8 *e = &m->fp8;
     const int64_t in_k = clt_codes8_k(in), out_k = clt_codes8_k(out), rows_k = clt_codes8_k(rows);
-    e->q_bytes[0] = CLT_MAX(e->q_bytes[0], rows * in_k);
-    e->q_bytes[1] = CLT_MAX(e->q_bytes[1], out * in_k);
+    e->q_bytes[A] = CLT_MAX(e->q_bytes[A], rows * in_k);
+    e->q_bytes[B] = CLT_MAX(e->q_bytes[B], out * in_k);
     if (!m->shape.training) return;
-    e->q_bytes[0] = CLT_MAX(e->q_bytes[0], CLT_MAX(rows * out_k, out * rows_k));
-    e->q_bytes[1] = CLT_MAX(e->q_bytes[1], CLT_MAX(in * out_k, in * rows_k));
+    e->q_bytes[A] = CLT_MAX(e->q_bytes[A], rows * out_k);
+    e->q_bytes[B] = CLT_MAX(e->q_bytes[B], CLT_MAX(in * out_k, in * rows_k));
+    e->q_bytes[TURNED] = CLT_MAX(e->q_bytes[TURNED], out * rows_k);
 }
 
 /* Of the arrays: more than the entries of a table need, which a memory plan does not have. */
@@ -80,20 +82,23 @@ typedef struct {
     bool records; /* its largest magnitude */
 } source;
 
-/* Casts a source into an operand's place. */
-static clt_status cast(clt_mpt *m, int operand, int way, const source *s, clt_codes8 *out) {
+/* The matrix of a source in a place, not yet written. */
+static clt_codes8 codes_of(const clt_mpt *m, int place, int way, const source *s) {
     const size_t tensor = (size_t)KINDS * (size_t)s->entry + (size_t)s->kind;
-    *out = (clt_codes8){.q = m->fp8.q[operand],
+    return (clt_codes8){.q = m->fp8.q[place],
                         .ld = clt_codes8_k(way == ALONG ? s->cols : s->rows),
                         .format = formats[s->kind],
                         .inverse = place_of(m, INVERSE, tensor)};
+}
+
+/* along, across: one of them may be NULL. */
+static clt_status cast(clt_mpt *m, const source *s, const clt_codes8 *along, const clt_codes8 *across) {
+    const size_t tensor = (size_t)KINDS * (size_t)s->entry + (size_t)s->kind;
     clt_cast_fp8_params p = {.rows = s->rows, .cols = s->cols, .x = s->x};
     p.scale = place_of(m, SCALE, tensor);
     if (s->records && m->fp8.recording) p.amax = place_of(m, AMAX, tensor);
-    if (way == ALONG)
-        p.along = *out;
-    else
-        p.across = *out;
+    if (along) p.along = *along;
+    if (across) p.across = *across;
     return clt_op_cast_fp8(m->ops, &p);
 }
 
@@ -104,8 +109,12 @@ static clt_status weight_gradient(clt_mpt *m, const clt_gemm_params *g, int entr
     const int64_t rows = exact ? g->k_group : g->k;
     clt_gemm_fp8_params p = {.split = true, .to = *g};
     p.to.a_sum = clt_tensor_none();
-    CLT_TRY(cast(m, 0, ACROSS, &(source){g->a, g->k, g->m, GRADIENT, entry, false}, &p.a));
-    CLT_TRY(cast(m, 1, ACROSS, &(source){g->b, g->k, g->n, INPUT, entry, false}, &p.b));
+    const source dy = {g->a, g->k, g->m, GRADIENT, entry, false}, x = {g->b, g->k, g->n, INPUT, entry, false};
+    p.a = codes_of(m, TURNED, ACROSS, &dy);
+    p.b = codes_of(m, B, ACROSS, &x);
+    if (m->fp8.turned != entry) CLT_TRY(cast(m, &dy, NULL, &p.a));
+    m->fp8.turned = -1;
+    CLT_TRY(cast(m, &x, NULL, &p.b));
     p.to.k = clt_codes8_k(rows);
     for (int64_t at = 0; at < g->k; at += rows) {
         CLT_TRY(clt_op_gemm_fp8(m->ops, &p));
@@ -121,14 +130,30 @@ static clt_status weight_gradient(clt_mpt *m, const clt_gemm_params *g, int entr
                                                               .accumulate = g->accumulate});
 }
 
-clt_status clt_mpt_linear_product(clt_mpt *m, const clt_gemm_params *g, int entry) {
-    const bool forward = g->form == CLT_GEMM_NT;
-    if (!m->shape.fp8) return clt_mpt_product(m, g);
-    if (g->form == CLT_GEMM_TN) return weight_gradient(m, g, entry);
-    const int64_t rows = forward ? g->n : g->k, cols = forward ? g->k : g->n; /* of the weights */
-    clt_gemm_fp8_params p = {.split = !forward, .to = *g};
-    CLT_TRY(cast(m, 0, ALONG, &(source){g->a, g->m, g->k, forward ? INPUT : GRADIENT, entry, true}, &p.a));
-    CLT_TRY(cast(m, 1, forward ? ALONG : ACROSS, &(source){g->b, rows, cols, WEIGHT, entry, forward}, &p.b));
+static clt_status forward(clt_mpt *m, const clt_gemm_params *g, int entry) {
+    const source x = {g->a, g->m, g->k, INPUT, entry, true}, w = {g->b, g->n, g->k, WEIGHT, entry, true};
+    clt_gemm_fp8_params p = {codes_of(m, A, ALONG, &x), codes_of(m, B, ALONG, &w), .split = false, .to = *g};
+    CLT_TRY(cast(m, &x, &p.a, NULL));
+    CLT_TRY(cast(m, &w, &p.b, NULL));
     p.to.k = p.a.ld;
     return clt_op_gemm_fp8(m->ops, &p);
+}
+
+/* dy W. It also leaves the transpose of dy for the weight gradient, which follows. */
+static clt_status data_gradient(clt_mpt *m, const clt_gemm_params *g, int entry) {
+    const source dy = {g->a, g->m, g->k, GRADIENT, entry, true}, w = {g->b, g->k, g->n, WEIGHT, entry, false};
+    clt_gemm_fp8_params p = {codes_of(m, A, ALONG, &dy), codes_of(m, B, ACROSS, &w), .split = true, .to = *g};
+    const clt_codes8 turned = codes_of(m, TURNED, ACROSS, &dy);
+    m->fp8.turned = -1;
+    CLT_TRY(cast(m, &dy, &p.a, &turned));
+    m->fp8.turned = entry;
+    CLT_TRY(cast(m, &w, NULL, &p.b));
+    p.to.k = p.a.ld;
+    return clt_op_gemm_fp8(m->ops, &p);
+}
+
+clt_status clt_mpt_linear_product(clt_mpt *m, const clt_gemm_params *g, int entry) {
+    if (!m->shape.fp8) return clt_mpt_product(m, g);
+    if (g->form == CLT_GEMM_TN) return weight_gradient(m, g, entry);
+    return g->form == CLT_GEMM_NT ? forward(m, g, entry) : data_gradient(m, g, entry);
 }

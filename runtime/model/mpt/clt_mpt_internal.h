@@ -115,11 +115,14 @@ typedef struct {
     int64_t q_bytes[2], scales[2];
 } clt_mpt_eight;
 
-/* shape.fp8: where a product's two operands are cast to, and the arrays on the device of all tensors' scales,
- * inverse scales and largest magnitudes. */
+/* shape.fp8: where a product's two operands are cast to, a place for the transpose of a gradient that data
+ * gradients cast along with it, and the arrays on the device of all tensors' scales, inverse scales and
+ * largest magnitudes. */
+enum { CLT_MPT_FP8_PLACES = 3 };
 typedef struct {
-    clt_ref q[2], numbers;
-    int64_t q_bytes[2];
+    clt_ref q[CLT_MPT_FP8_PLACES], numbers;
+    int64_t q_bytes[CLT_MPT_FP8_PLACES];
+    int turned;       /* entry of the Linear whose transposed gradient is there, -1: none */
     clt_fp8 *formats; /* of the tensors */
     bool recording;   /* a training pass runs */
 } clt_mpt_fp8;

@@ -343,7 +343,7 @@ static clt_status take_fp8(clt_mpt *m) {
     clt_mpt_fp8 *e = &m->fp8;
     linears_of(m, linear);
     for (int i = 0; i < LINEARS - 1; i++) clt_mpt_fp8_plan(m, linear[i][0], linear[i][1], linear[i][2]);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < CLT_MPT_FP8_PLACES; i++)
         CLT_TRY(take(m, &m->memory.other, "operands in 8 bits", e->q_bytes[i], 1, &e->q[i]));
     CLT_TRY(take_other(m, "scales of operands", clt_mpt_fp8_words(m), &e->numbers));
     return m->ops ? clt_mpt_fp8_begin(m) : CLT_OK;
