@@ -38,6 +38,7 @@
 #include "runtime/ops/clt_op_elementwise.h"
 #include "runtime/ops/clt_op_embedding.h"
 #include "runtime/ops/clt_op_gemm.h"
+#include "runtime/ops/clt_op_fp8.h"
 #include "runtime/ops/clt_op_gemm8.h"
 #include "runtime/ops/clt_op_greedy.h"
 #include "runtime/ops/clt_op_linear.h"
