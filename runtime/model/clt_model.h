@@ -135,6 +135,9 @@ typedef struct {
     /* Products of weights and activations, and their gradients, multiply 8-bit blocks (clt_op_gemm8.h), made
      * from what they would read otherwise. With numerics exact only. */
     bool eight_bits;
+    /* Attention of passes over whole samples multiplies 8-bit blocks (clt_op_attention8.h); that of texts
+     * that grow does not. */
+    bool eight_attention;
     /* Lookups read the 16-bit weights instead of the fp32 weights, which changes bits: for runs that hold no
      * fp32 copy of an embedding. No effect with type fp32. */
     bool narrow_embeddings;

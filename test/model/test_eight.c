@@ -1,6 +1,6 @@
-/* Products in 8 bits inside a model (shape.eight_bits): each form has the words of the oracle's quantisation
- * and product, and a training pass has the same gradients on every device and however its samples are cut
- * into microbatches. */
+/* Products in 8 bits inside a model (shape.eight_bits, shape.eight_attention): each form has the words of the
+ * oracle's quantisation and product, and a training pass has the same gradients on every device and however
+ * its samples are cut into microbatches. */
 #include <math.h>
 #include <string.h>
 
@@ -39,7 +39,10 @@ static void make_batch(rig *g) {
     }
 }
 
-static void open_rig(rig *g, int device, const char *text, bool eight, int64_t microbatch,
+/* What a model computes in 8 bits. */
+typedef enum { NOTHING, LINEARS, ATTENTION_TOO } eight_part;
+
+static void open_rig(rig *g, int device, const char *text, eight_part eight, int64_t microbatch,
                      clt_recompute recompute) {
     *g = (rig){.config = tu_model(text)};
     tu_assert_ok(clt_model_table(g->config, &g->table), "table");
@@ -62,7 +65,8 @@ static void open_rig(rig *g, int device, const char *text, bool eight, int64_t m
                                    .training = true,
                                    .recompute = recompute,
                                    .type = CLT_BF16,
-                                   .eight_bits = eight};
+                                   .eight_bits = eight != NOTHING,
+                                   .eight_attention = eight == ATTENTION_TOO};
     tu_assert_ok(clt_model_create(g->config, &shape, tu_ops(device), g->weights, g->narrow, &g->model),
                  "model");
 }
@@ -152,7 +156,7 @@ static void products_are_the_oracle_s(void **state) {
     (void)state;
     for (int d = 0; d < tu_device_count(); d++) {
         rig g;
-        open_rig(&g, d, models[0], true, SAMPLES, CLT_RECOMPUTE_NONE);
+        open_rig(&g, d, models[0], LINEARS, SAMPLES, CLT_RECOMPUTE_NONE);
         clt_mpt *m = (clt_mpt *)g.model;
         one_product(d, m, CLT_GEMM_NT, TARGETS, 4 * C, C);
         one_product(d, m, CLT_GEMM_NT, TARGETS, C, 4 * C);
@@ -205,14 +209,14 @@ static double cosine(const float *a, const float *b, uint64_t n) {
 /* The same words on every device and with every microbatch and recomputation that keeps the values of a pass;
  * about those of bf16. Gradients differ most behind the loss: in a block of its gradient the target's element
  * is 200 times as large as the others, which are rounded to a multiple of half of themselves here. */
-static void one_model(const char *text) {
+static void one_model(const char *text, eight_part eight) {
     rig g;
     float *want = NULL, *got = NULL;
     double loss = 0;
     for (int d = 0; d < tu_device_count(); d++)
         for (int64_t microbatch = 1; microbatch <= SAMPLES; microbatch += 2)
             for (int blocks = 0; blocks < 2; blocks++) {
-                open_rig(&g, d, text, true, microbatch, blocks ? CLT_RECOMPUTE_BLOCKS : CLT_RECOMPUTE_NONE);
+                open_rig(&g, d, text, eight, microbatch, blocks ? CLT_RECOMPUTE_BLOCKS : CLT_RECOMPUTE_NONE);
                 const uint64_t n = g.table.total;
                 if (!want) {
                     want = clt_malloc(n * sizeof *want);
@@ -225,7 +229,7 @@ static void one_model(const char *text) {
                 }
                 close_rig(&g);
             }
-    open_rig(&g, 0, text, false, SAMPLES, CLT_RECOMPUTE_NONE);
+    open_rig(&g, 0, text, NOTHING, SAMPLES, CLT_RECOMPUTE_NONE);
     const double plain = pass(&g, SAMPLES, got), angle = cosine(got, want, g.table.total);
     if (!(fabs(loss / plain - 1) < 0.02) || !(angle > 0.9) || loss == plain)
         fail_msg("loss %g, in bf16 %g; cosine of the gradients %g", loss, plain, angle);
@@ -236,7 +240,10 @@ static void one_model(const char *text) {
 
 static void passes_have_the_same_words(void **state) {
     (void)state;
-    for (size_t i = 0; i < CLT_COUNT_OF(models); i++) one_model(models[i]);
+    for (size_t i = 0; i < CLT_COUNT_OF(models); i++) {
+        one_model(models[i], LINEARS);
+        one_model(models[i], ATTENTION_TOO);
+    }
 }
 
 int main(int argc, char **argv) {
