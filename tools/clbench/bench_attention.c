@@ -211,11 +211,10 @@ static clt_status run_shape(bench *b, attention_shape s) {
     /* two products of T x T x D forward, five backward; a causal mask needs half of each */
     const int64_t pairs = s.mask == CLT_MASK_CAUSAL ? s.seq * (s.seq + 1) / 2 : s.seq * s.seq;
     const double flops = 4.0 * (double)(s.batch * s.heads * s.dim) * (double)pairs;
-    bench_row row[2] = {
-        {.op = s.eight ? "attention8 fwd" : "attention fwd", .flops = flops, .type = b->type},
-        {.op = s.eight ? "attention8 bwd" : "attention bwd", .flops = 2.5 * flops, .type = b->type}};
+    bench_row row[2] = {{.flops = flops, .type = b->type}, {.flops = 2.5 * flops, .type = b->type}};
     bool wanted[2];
     for (int i = 0; i < 2; i++) {
+        snprintf(row[i].op, sizeof row[i].op, "attention%s %s", s.eight ? "8" : "", i ? "bwd" : "fwd");
         snprintf(row[i].shape, sizeof row[i].shape, "B%lld T%lld H%lld D%lld%s%s", (long long)s.batch,
                  (long long)s.seq, (long long)s.heads, (long long)s.dim, s.plain ? "" : " alibi",
                  s.mask == CLT_MASK_CAUSAL ? "" : " unmasked");
