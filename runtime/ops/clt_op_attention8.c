@@ -198,15 +198,22 @@ static bool row_takes(const clt_variant *v, const params *p) {
            p->head_dim <= clt_variant_param(v, "MAX_D", CLT_ATTENTION8_MAX_HEAD);
 }
 
-static bool takes_forward(const clt_variant *v, const void *call) {
+bool clt_attention8_takes_forward(const clt_variant *v, const params *p) {
     const clt_attention8_body *body = body_of(v);
-    return row_takes(v, call) && !(body && body->takes_forward && !body->takes_forward(v, call));
+    return row_takes(v, p) && !(body && body->takes_forward && !body->takes_forward(v, p));
+}
+
+bool clt_attention8_takes_backward(const clt_variant *v, const grad_params *g) {
+    const clt_attention8_body *body = body_of(v);
+    return row_takes(v, &g->fwd) && !(body && body->takes_backward && !body->takes_backward(v, &g->fwd));
+}
+
+static bool takes_forward(const clt_variant *v, const void *call) {
+    return clt_attention8_takes_forward(v, call);
 }
 
 static bool takes_backward(const clt_variant *v, const void *call) {
-    const grad_params *g = call;
-    const clt_attention8_body *body = body_of(v);
-    return row_takes(v, &g->fwd) && !(body && body->takes_backward && !body->takes_backward(v, &g->fwd));
+    return clt_attention8_takes_backward(v, call);
 }
 
 static clt_status check_call(const params *p) {

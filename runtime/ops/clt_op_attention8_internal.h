@@ -33,6 +33,10 @@ typedef struct {
 } clt_attention8_body;
 extern const clt_attention8_body clt_attention8_wgmma;
 
+/* Whether row v supports this call; if not, a later row of the table is tried. */
+bool clt_attention8_takes_forward(const clt_variant *v, const clt_attention_params *p);
+bool clt_attention8_takes_backward(const clt_variant *v, const clt_attention_grad_params *g);
+
 /* Queues one pass with row v's body; the call must have been checked, and v must support it. */
 clt_status clt_attention8_run_forward(clt_ops *ops, const clt_variant *v, const clt_attention_params *p);
 clt_status clt_attention8_run_backward(clt_ops *ops, const clt_variant *v,
