@@ -143,6 +143,9 @@ typedef struct {
     /* The same products of the blocks alone are in 8-bit floating point (clt_op_fp8.h) with the scales of
      * clt_model_fp8_set_scales, 1 at first. Samples are multiples of 16 tokens. */
     bool fp8;
+    /* Attention of passes over whole samples multiplies 8-bit blocks (clt_op_attention8.h); that of texts
+     * that grow does not. */
+    bool eight_attention;
     /* Lookups read the 16-bit weights instead of the fp32 weights, which changes bits: for runs that hold no
      * fp32 copy of an embedding. No effect with type fp32. */
     bool narrow_embeddings;

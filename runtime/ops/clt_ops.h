@@ -34,6 +34,7 @@
 #define CLT_OPS_H
 
 #include "runtime/ops/clt_op_attention.h"
+#include "runtime/ops/clt_op_attention8.h"
 #include "runtime/ops/clt_op_attention_step.h"
 #include "runtime/ops/clt_op_elementwise.h"
 #include "runtime/ops/clt_op_embedding.h"

@@ -1,6 +1,6 @@
-/* Products in 8 bits inside a model (shape.eight_bits): each form has the words of the oracle's quantisation
- * and product, and a training pass has the same gradients on every device and however its samples are cut
- * into microbatches. */
+/* Products in 8 bits inside a model (shape.eight_bits, shape.eight_attention): each form has the words of the
+ * oracle's quantisation and product, and a training pass has the same gradients on every device and however
+ * its samples are cut into microbatches. */
 #include <math.h>
 #include <string.h>
 
@@ -46,7 +46,8 @@ static void narrow_weights(const rig *g, int device) {
                  "cast");
 }
 
-typedef enum { PLAIN, EIGHT, COPIES /* of the weights, too */ } products;
+/* What a model has in 8 bits; COPIES: of the weights, too. */
+typedef enum { PLAIN, EIGHT, COPIES, ATTENTION_TOO } products;
 
 static void open_rig(rig *g, int device, const char *text, products kind, int64_t microbatch,
                      clt_recompute recompute) {
@@ -70,7 +71,8 @@ static void open_rig(rig *g, int device, const char *text, products kind, int64_
                                    .recompute = recompute,
                                    .type = CLT_BF16,
                                    .eight_bits = kind != PLAIN,
-                                   .eight_weights = kind == COPIES};
+                                   .eight_weights = kind == COPIES,
+                                   .eight_attention = kind == ATTENTION_TOO};
     tu_assert_ok(clt_model_create(g->config, &shape, tu_ops(device), g->weights, g->narrow, &g->model),
                  "model");
 }
@@ -213,14 +215,14 @@ static double cosine(const float *a, const float *b, uint64_t n) {
 /* The same words on every device and with every microbatch and recomputation that keeps the values of a pass;
  * about those of bf16. Gradients differ most behind the loss: in a block of its gradient the target's element
  * is 200 times as large as the others, which are rounded to a multiple of half of themselves here. */
-static void one_model(const char *text) {
+static void one_model(const char *text, products kind) {
     rig g;
     float *want = NULL, *got = NULL;
     double loss = 0;
     for (int d = 0; d < tu_device_count(); d++)
         for (int64_t microbatch = 1; microbatch <= SAMPLES; microbatch += 2)
             for (int blocks = 0; blocks < 2; blocks++) {
-                open_rig(&g, d, text, blocks ? COPIES : EIGHT, microbatch,
+                open_rig(&g, d, text, blocks && kind == EIGHT ? COPIES : kind, microbatch,
                          blocks ? CLT_RECOMPUTE_BLOCKS : CLT_RECOMPUTE_NONE);
                 const uint64_t n = g.table.total;
                 if (!want) {
@@ -245,7 +247,10 @@ static void one_model(const char *text) {
 
 static void passes_have_the_same_words(void **state) {
     (void)state;
-    for (size_t i = 0; i < CLT_COUNT_OF(models); i++) one_model(models[i]);
+    for (size_t i = 0; i < CLT_COUNT_OF(models); i++) {
+        one_model(models[i], EIGHT);
+        one_model(models[i], ATTENTION_TOO);
+    }
 }
 
 /* Copies of weights are used until a change is reported, and then made again. */

@@ -249,6 +249,19 @@ static void precision_decides_defaults(void **state) {
     static const char *const odd[] = {"precision=amp_fp8", "max_seq_len=40"};
     assert_int_equal(clt_config_load(CU_BASE, odd, CLT_COUNT_OF(odd), &c), CLT_BAD_CONFIG);
     assert_non_null(strstr(clt_last_error(), "amp_fp8 needs a multiple of 16"));
+    static const struct {
+        const char *precision, *bits, *message;
+    } refused[] = {{"precision=amp_bf16", "cltrain.attention_bits=8", "8 needs exact8"},
+                   {"precision=exact8", "cltrain.attention_bits=4", "it must be 8 or 16"}};
+    for (size_t i = 0; i < CLT_COUNT_OF(refused); i++) {
+        const char *const both[] = {refused[i].precision, refused[i].bits};
+        assert_int_equal(clt_config_load(CU_BASE, both, 2, &c), CLT_BAD_CONFIG);
+        assert_non_null(strstr(clt_last_error(), refused[i].message));
+    }
+    static const char *const eight[] = {"precision=exact8", "cltrain.attention_bits=8"};
+    assert_int_equal(clt_config_load(CU_BASE, eight, 2, &c), CLT_OK);
+    assert_int_equal(c->attention_bits, 8);
+    clt_config_free(c);
 }
 
 static void ranks_are_checked(void **state) {

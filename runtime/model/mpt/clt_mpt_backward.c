@@ -369,7 +369,8 @@ static clt_status attention_backward(backward_pass *p, int layer) {
                                      .accumulate_kv = p->kv_written[source],
                                      .spare = m->spare,
                                      .spare_elements = m->spare_elements};
-    CLT_TRY(clt_op_attention_backward(m->ops, &att));
+    CLT_TRY(m->shape.eight_attention ? clt_op_attention8_backward(m->ops, &att)
+                                     : clt_op_attention_backward(m->ops, &att));
     p->kv_written[source] = true;
     CLT_TRY(
         clt_model_made(&m->base, m->type, dqkv, (uint64_t)(R * Q), "block %d: gradient of attention", layer));

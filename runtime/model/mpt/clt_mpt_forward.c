@@ -285,7 +285,9 @@ static clt_status attend(clt_mpt *m, const clt_model_pass *b, int layer) {
     if (clt_tensor_present(cache) && source == layer)
         CLT_TRY(
             clt_op_copy_rows(m->ops, n, 2 * K, clt_tensor_at(p.q, 0, Q), clt_tensor_at(cache, m->past, 0)));
-    if (m->past == 0) return clt_op_attention_forward(m->ops, &p);
+    if (m->past == 0)
+        return m->shape.eight_attention ? clt_op_attention8_forward(m->ops, &p)
+                                        : clt_op_attention_forward(m->ops, &p);
     p.seq = m->past + n;
     p.k = cache;
     p.v = clt_tensor_at(cache, 0, K);

@@ -181,6 +181,12 @@ clt_status clt_config_resolve_precision(clt_schema_reader *r, clt_config_builder
     if (c->eight_bits && c->numerics == CLT_FAST)
         return clt_config_fail_both(r, "precision", "cltrain.numerics",
                                     "exact8 has numerics exact: leave numerics out");
+    if (c->attention_bits != 8 && c->attention_bits != 16)
+        return clt_schema_fail(r, "cltrain.attention_bits", "is %lld: it must be 8 or 16",
+                               (long long)c->attention_bits);
+    if (c->attention_bits == 8 && !c->eight_bits)
+        return clt_config_fail_both(r, "cltrain.attention_bits", "precision",
+                                    "8 needs exact8, the precision whose products have 8 bits");
     c->tune = (clt_tune_mode)b->tune;
     c->check_action = (clt_check_action)b->check_action;
     c->clip_type = clt_config_given(c, "algorithms.gradient_clipping")

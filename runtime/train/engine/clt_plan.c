@@ -100,7 +100,8 @@ clt_model_shape clt_plan_shape(const clt_config *c, const clt_plan *p, bool trai
                              .type = c->precision,
                              .eight_bits = c->eight_bits,
                              .eight_weights = c->eight_bits && p->stage < 3,
-                             .fp8 = c->fp8 && training};
+                             .fp8 = c->fp8 && training,
+                             .eight_attention = c->attention_bits == 8};
 }
 
 static bool fits(const clt_config *c, const clt_plan *p, const clt_plan_room *r, int64_t microbatch,
