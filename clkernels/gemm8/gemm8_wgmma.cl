@@ -13,7 +13,8 @@
  *                   for a few temporary registers
  *   -DTURNS=1       the warpgroups multiply by turns, so that one converts its sums while the other one
  *                   multiplies; 1 + the number of steps of 32 along k that may be unfinished when the turn
- *                   ends: 1, 2, 3 or 4; 5: it ends when all steps are issued. 0: no turns
+ *                   ends: 1, 2, 3 or 4 (with BLOCK 64 at most one step); 5: it ends when all steps are
+ *                   issued. 0: no turns
  *   -DBOXED=1       16-bit results, of an epilogue without steps other than the bias, leave through tensor maps
  *   -DBIAS=1        BOXED: the epilogue has a bias
  *   -DOVERLAP=1     BOXED with B_TILE, without BIAS: the last results of a tile leave during the first product of
@@ -217,8 +218,12 @@ typedef struct {
 #define TAKE_TURN(h)
 #define PASS_TURN
 #endif
-#if TURNS >= 2 && (TURNS - 1) * 32 < BLOCK
-#define LATE CLT_PASTE(LATE_, TURNS) /* steps that may be unfinished */
+#if TURNS >= 2 && TURNS <= 4
+#if BLOCK == 64
+#define LATE 1 /* steps that may be unfinished */
+#else
+#define LATE CLT_PASTE(LATE_, TURNS)
+#endif
 #define LATE_2 1
 #define LATE_3 2
 #define LATE_4 3
