@@ -334,6 +334,10 @@ void clt_model_destroy(clt_model *m) {
     if (m) m->family->destroy(m);
 }
 
+void clt_model_weights_changed(clt_model *m) {
+    m->weights_version++;
+}
+
 clt_status clt_model_train(clt_model *m, const clt_model_pass *p) {
     return m->family->train(m, p);
 }

@@ -135,6 +135,10 @@ typedef struct {
     /* Products of weights and activations, and their gradients, multiply 8-bit blocks (clt_op_gemm8.h), made
      * from what they would read otherwise. With numerics exact only. */
     bool eight_bits;
+    /* With eight_bits: every weight keeps its place between passes, and the caller reports changes
+     * (clt_model_weights_changed). The model then keeps 8-bit copies of the weights, two bytes each (one
+     * without training), and quantises a weight once after a change instead of at every product. */
+    bool eight_weights;
     /* Lookups read the 16-bit weights instead of the fp32 weights, which changes bits: for runs that hold no
      * fp32 copy of an embedding. No effect with type fp32. */
     bool narrow_embeddings;
@@ -179,6 +183,10 @@ typedef struct clt_model clt_model;
 clt_status clt_model_create(const clt_model_config *c, const clt_model_shape *shape, clt_ops *ops,
                             clt_slab *weights, clt_slab *narrow, clt_model **out);
 void clt_model_destroy(clt_model *m); /* NULL is allowed */
+
+/* The weights have been, or will be by what is queued, changed since the last pass. To be called before the
+ * next pass, and only needed with shape.eight_weights. */
+void clt_model_weights_changed(clt_model *m);
 
 /* One pass over one microbatch. The batch's arrays are copied before the call returns. */
 typedef struct {

@@ -83,6 +83,7 @@ struct clt_model {
     void *ready_ctx;
     clt_model_unit_hook need, done, grads_need;
     void *need_ctx, *done_ctx, *grads_need_ctx;
+    uint64_t weights_version; /* how often clt_model_weights_changed was called */
 };
 
 extern const clt_model_family clt_mpt_family, clt_hf_model_family;

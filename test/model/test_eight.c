@@ -39,7 +39,16 @@ static void make_batch(rig *g) {
     }
 }
 
-static void open_rig(rig *g, int device, const char *text, bool eight, int64_t microbatch,
+/* The 16-bit weights are those of the fp32 slab. */
+static void narrow_weights(const rig *g, int device) {
+    tu_assert_ok(clt_op_cast(tu_ops(device), clt_tensor_vector(clt_slab_part(g->weights, 0), CLT_F32),
+                             clt_tensor_vector(clt_slab_part(g->narrow, 0), CLT_BF16), g->table.total),
+                 "cast");
+}
+
+typedef enum { PLAIN, EIGHT, COPIES /* of the weights, too */ } products;
+
+static void open_rig(rig *g, int device, const char *text, products kind, int64_t microbatch,
                      clt_recompute recompute) {
     *g = (rig){.config = tu_model(text)};
     tu_assert_ok(clt_model_table(g->config, &g->table), "table");
@@ -52,9 +61,7 @@ static void open_rig(rig *g, int device, const char *text, bool eight, int64_t m
         clt_free(x);
     }
     tu_assert_ok(clt_slab_create_narrow(tu_device(device), g->weights, "narrow", &g->narrow), "narrow");
-    tu_assert_ok(clt_op_cast(tu_ops(device), clt_tensor_vector(clt_slab_part(g->weights, 0), CLT_F32),
-                             clt_tensor_vector(clt_slab_part(g->narrow, 0), CLT_BF16), g->table.total),
-                 "cast");
+    narrow_weights(g, device);
     make_batch(g);
     g->losses = tu_upload(device, (float[SAMPLES]){0}, SAMPLES);
     const clt_model_shape shape = {.microbatch = microbatch,
@@ -62,7 +69,8 @@ static void open_rig(rig *g, int device, const char *text, bool eight, int64_t m
                                    .training = true,
                                    .recompute = recompute,
                                    .type = CLT_BF16,
-                                   .eight_bits = eight};
+                                   .eight_bits = kind != PLAIN,
+                                   .eight_weights = kind == COPIES};
     tu_assert_ok(clt_model_create(g->config, &shape, tu_ops(device), g->weights, g->narrow, &g->model),
                  "model");
 }
@@ -152,7 +160,7 @@ static void products_are_the_oracle_s(void **state) {
     (void)state;
     for (int d = 0; d < tu_device_count(); d++) {
         rig g;
-        open_rig(&g, d, models[0], true, SAMPLES, CLT_RECOMPUTE_NONE);
+        open_rig(&g, d, models[0], EIGHT, SAMPLES, CLT_RECOMPUTE_NONE);
         clt_mpt *m = (clt_mpt *)g.model;
         one_product(d, m, CLT_GEMM_NT, TARGETS, 4 * C, C);
         one_product(d, m, CLT_GEMM_NT, TARGETS, C, 4 * C);
@@ -212,7 +220,8 @@ static void one_model(const char *text) {
     for (int d = 0; d < tu_device_count(); d++)
         for (int64_t microbatch = 1; microbatch <= SAMPLES; microbatch += 2)
             for (int blocks = 0; blocks < 2; blocks++) {
-                open_rig(&g, d, text, true, microbatch, blocks ? CLT_RECOMPUTE_BLOCKS : CLT_RECOMPUTE_NONE);
+                open_rig(&g, d, text, blocks ? COPIES : EIGHT, microbatch,
+                         blocks ? CLT_RECOMPUTE_BLOCKS : CLT_RECOMPUTE_NONE);
                 const uint64_t n = g.table.total;
                 if (!want) {
                     want = clt_malloc(n * sizeof *want);
@@ -225,7 +234,7 @@ static void one_model(const char *text) {
                 }
                 close_rig(&g);
             }
-    open_rig(&g, 0, text, false, SAMPLES, CLT_RECOMPUTE_NONE);
+    open_rig(&g, 0, text, PLAIN, SAMPLES, CLT_RECOMPUTE_NONE);
     const double plain = pass(&g, SAMPLES, got), angle = cosine(got, want, g.table.total);
     if (!(fabs(loss / plain - 1) < 0.02) || !(angle > 0.9) || loss == plain)
         fail_msg("loss %g, in bf16 %g; cosine of the gradients %g", loss, plain, angle);
@@ -239,9 +248,36 @@ static void passes_have_the_same_words(void **state) {
     for (size_t i = 0; i < CLT_COUNT_OF(models); i++) one_model(models[i]);
 }
 
+/* Copies of weights are used until a change is reported, and then made again. */
+static void copies_follow_the_weights(void **state) {
+    (void)state;
+    for (size_t i = 0; i < CLT_COUNT_OF(models); i++) {
+        rig g, fresh;
+        open_rig(&g, 0, models[i], COPIES, SAMPLES, CLT_RECOMPUTE_NORMS);
+        open_rig(&fresh, 0, models[i], EIGHT, 1, CLT_RECOMPUTE_NORMS);
+        const uint64_t n = g.table.total;
+        float *old = clt_malloc(n * sizeof *old), *got = clt_malloc(n * sizeof *got),
+              *want = clt_malloc(n * sizeof *want), *x = tu_random(n, 9, 0.2f);
+        const double before = pass(&g, SAMPLES, old);
+        assert_true(pass(&fresh, 1, want) == before);
+        tu_assert_words("the first weights", old, want, n);
+        tu_assert_ok(clt_slab_write(g.weights, 0, x, n), "weights");
+        tu_assert_ok(clt_slab_write(fresh.weights, 0, x, n), "weights");
+        narrow_weights(&g, 0), narrow_weights(&fresh, 0);
+        const double after = pass(&fresh, 1, want);
+        assert_true(after != before && pass(&g, SAMPLES, got) != after);
+        clt_model_weights_changed(g.model);
+        assert_true(pass(&g, SAMPLES, got) == after);
+        tu_assert_words("the next weights", got, want, n);
+        close_rig(&g), close_rig(&fresh);
+        clt_free(old), clt_free(got), clt_free(want), clt_free(x);
+    }
+}
+
 int main(int argc, char **argv) {
     tu_init(argc, argv);
     const struct CMUnitTest tests[] = {cmocka_unit_test(products_are_the_oracle_s),
-                                       cmocka_unit_test(passes_have_the_same_words)};
+                                       cmocka_unit_test(passes_have_the_same_words),
+                                       cmocka_unit_test(copies_follow_the_weights)};
     return tu_run(tests, CLT_COUNT_OF(tests));
 }

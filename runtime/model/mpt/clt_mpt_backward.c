@@ -30,9 +30,11 @@ static clt_tensor wide_rows(const clt_mpt *m, clt_ref r) {
     return clt_tensor_of(r, m->cfg.d_model, CLT_F32);
 }
 
-/* Gradients of weight w and bias `bias` of a Linear from dy [R, out] and its input x [R, in]. */
-static clt_status linear_weights(backward_pass *p, int w, int bias, clt_ref dy, int64_t lddy, clt_ref x,
-                                 int64_t ldx, const char *what) {
+/* Gradients of weight w and bias `bias` of a Linear from dy [R, out], quantised in `d`, and its input x
+ * [R, in], quantised in `in` or, with NULL, here. */
+static clt_status linear_weights(backward_pass *p, int w, int bias, clt_ref dy, int64_t lddy,
+                                 const clt_mpt_blocks *d, clt_ref x, int64_t ldx, const clt_mpt_blocks *in,
+                                 const char *what) {
     clt_mpt *m = p->m;
     const clt_slab_entry *e = &m->weights->table->entry[w];
     clt_gemm_params g = {.form = CLT_GEMM_TN,
@@ -45,8 +47,17 @@ static clt_status linear_weights(backward_pass *p, int w, int bias, clt_ref dy, 
                          .c = grad_of(p, w),
                          .accumulate = !p->b->lane_first};
     if (bias != p->summed) g.a_sum = grad_of(p, bias);
-    CLT_TRY(clt_mpt_product(m, &g));
+    CLT_TRY(clt_mpt_product_with(m, &g, d, in));
     return clt_model_made(&m->base, CLT_F32, g.c.ref, e->count, "gradient of %s (%s)", e->name, what);
+}
+
+/* dy [R, out] of weight w in 8 bits: for the next product with w, and until the weight's gradient in `place`.
+ */
+static clt_status quantise_gradient(backward_pass *p, clt_mpt_eight_place place, int w, clt_ref dy,
+                                    int64_t lddy, clt_mpt_blocks *out) {
+    clt_mpt *m = p->m;
+    return clt_mpt_gradient(m, place, clt_tensor_of(dy, lddy, m->type), p->rows,
+                            m->weights->table->entry[w].shape[0], out);
 }
 
 /* dx [R, in] (+)= dy [R, out] * W, all of the branches' type. */
@@ -63,11 +74,13 @@ static clt_gemm_params linear_data(backward_pass *p, int w, clt_ref dy, int64_t 
                              .accumulate = accumulate};
 }
 
-/* The same into the gradient of a norm's output. */
-static clt_status norm_data(backward_pass *p, int w, clt_ref dy, int64_t lddy, bool accumulate) {
+/* The same into the gradient of a norm's output. dy is quantised in `d`, in `place`. */
+static clt_status norm_data(backward_pass *p, int w, clt_ref dy, int64_t lddy, bool accumulate,
+                            clt_mpt_eight_place place, clt_mpt_blocks *d) {
     clt_gemm_params g = linear_data(p, w, dy, lddy, p->m->dnorm, p->m->cfg.d_model, accumulate);
     g.c.type = p->m->dnorm_type;
-    return clt_mpt_product(p->m, &g);
+    CLT_TRY(quantise_gradient(p, place, w, dy, lddy, d));
+    return clt_mpt_product_with(p->m, &g, d, NULL);
 }
 
 static bool branches_drop(const backward_pass *p) {
@@ -185,8 +198,10 @@ static clt_status mlp_hidden_backward(backward_pass *p, int layer) {
     const clt_mpt_block_index *x = &m->index.block[layer];
     const clt_mpt_acts *a = &m->acts[layer];
     int64_t R = p->rows, C = c->d_model, F = c->ffn_hidden;
+    clt_mpt_blocks blocks;
     clt_ref d;
     CLT_TRY(branch_gradient(p, layer, CLT_MPT_MLP, &d));
+    CLT_TRY(quantise_gradient(p, CLT_MPT_EIGHT_DY, x->wdown, d, C, &blocks));
     CLT_TRY(hidden_again(p, a));
     clt_gemm_params g = linear_data(p, x->wdown, d, C, c->glu ? m->dact : m->dup, F, false);
     if (!c->glu) {
@@ -194,8 +209,8 @@ static clt_status mlp_hidden_backward(backward_pass *p, int layer) {
         g.grad_pre = clt_tensor_of(a->up, F, m->type);
         if (m->shape.recompute == CLT_RECOMPUTE_NORMS) g.again = clt_tensor_of(a->act, F, m->type);
     }
-    CLT_TRY(clt_mpt_product(m, &g));
-    CLT_TRY(linear_weights(p, x->wdown, x->bdown, d, C, a->act, F, "mlp"));
+    CLT_TRY(clt_mpt_product_with(m, &g, &blocks, NULL));
+    CLT_TRY(linear_weights(p, x->wdown, x->bdown, d, C, &blocks, a->act, F, NULL, "mlp"));
     if (c->glu)
         CLT_TRY(
             clt_op_glu_backward(m->ops, &(clt_glu_grad_params){.act = c->activation,
@@ -216,16 +231,18 @@ static clt_status mlp_backward(backward_pass *p, int layer) {
     const clt_mpt_block_index *x = &m->index.block[layer];
     const clt_mpt_acts *a = &m->acts[layer];
     int64_t C = c->d_model, F = c->ffn_hidden;
+    clt_mpt_blocks up, gate, n2;
     CLT_TRY(mlp_hidden_backward(p, layer));
-    CLT_TRY(norm_data(p, x->wup, m->dup, F, false));
-    if (c->glu) CLT_TRY(norm_data(p, x->wgate, m->dgate, F, true));
+    CLT_TRY(norm_data(p, x->wup, m->dup, F, false, CLT_MPT_EIGHT_DY, &up));
+    if (c->glu) CLT_TRY(norm_data(p, x->wgate, m->dgate, F, true, CLT_MPT_EIGHT_DY_1, &gate));
     /* With parallel_residual attention's branch has the same gradient as this one: dx and its copy stay. */
     const bool parallel = c->parallel_residual;
     CLT_TRY(norm_backward(p, clt_mpt_mlp_input(m, layer), a->mean2, a->rstd2, x->norm2_w, x->norm2_b,
                           m->dnorm, m->dx, parallel ? m->dmid : m->dx, parallel ? clt_ref_none() : rounded(p),
                           parallel ? -1 : x->bout, clt_mpt_block_unit(layer), again(p, a->n2)));
-    CLT_TRY(linear_weights(p, x->wup, x->bup, m->dup, F, a->n2, C, "mlp"));
-    if (c->glu) CLT_TRY(linear_weights(p, x->wgate, x->bgate, m->dgate, F, a->n2, C, "mlp"));
+    CLT_TRY(clt_mpt_input_again(m, clt_tensor_of(a->n2, C, m->type), p->rows, C, &n2));
+    CLT_TRY(linear_weights(p, x->wup, x->bup, m->dup, F, &up, a->n2, C, &n2, "mlp"));
+    if (c->glu) CLT_TRY(linear_weights(p, x->wgate, x->bgate, m->dgate, F, &gate, a->n2, C, &n2, "mlp"));
     return clt_model_made(&m->base, CLT_F32, parallel ? m->dmid : m->dx, (uint64_t)(p->rows * C),
                           "block %d: gradient before norm_2", layer);
 }
@@ -312,16 +329,19 @@ static clt_status projections_backward(backward_pass *p, int layer, clt_ref dqkv
     const clt_mpt_block_index *x = &m->index.block[layer];
     const clt_mpt_acts *a = &m->acts[layer];
     int64_t C = m->cfg.d_model, W = m->width;
+    static const clt_mpt_eight_place place[] = {CLT_MPT_EIGHT_DY, CLT_MPT_EIGHT_DY_1, CLT_MPT_EIGHT_DY_2};
+    clt_mpt_blocks d[CLT_COUNT_OF(place)], n1;
     uint64_t col;
     int w, b;
     for (int i = 0; projection(m, layer, i, &w, &b, &col); i++)
-        CLT_TRY(norm_data(p, w, clt_ref_at(dqkv, col), W, i > 0));
+        CLT_TRY(norm_data(p, w, clt_ref_at(dqkv, col), W, i > 0, place[i], &d[i]));
     CLT_TRY(norm_backward(p, a->x, a->mean1, a->rstd1, x->norm1_w, x->norm1_b, m->dnorm,
                           m->cfg.parallel_residual ? m->dmid : m->dx, m->dx, rounded(p),
                           layer ? m->index.block[layer - 1].bdown : -1, clt_mpt_block_unit(layer - 1),
                           again(p, a->n1)));
+    CLT_TRY(clt_mpt_input_again(m, clt_tensor_of(a->n1, C, m->type), p->rows, C, &n1));
     for (int i = 0; projection(m, layer, i, &w, &b, &col); i++)
-        CLT_TRY(linear_weights(p, w, b, clt_ref_at(dqkv, col), W, a->n1, C, "attention"));
+        CLT_TRY(linear_weights(p, w, b, clt_ref_at(dqkv, col), W, &d[i], a->n1, C, &n1, "attention"));
     return CLT_OK;
 }
 
@@ -336,9 +356,11 @@ static clt_status attention_backward(backward_pass *p, int layer) {
     clt_ref d, dqkv = m->dqkv[layer];
     clt_tensor dkv = clt_tensor_of(m->dqkv[source], W, m->type);
     CLT_TRY(branch_gradient(p, layer, CLT_MPT_ATTENTION, &d));
-    CLT_TRY(linear_weights(p, x->wout, x->bout, d, C, a->att, Q, "attention"));
+    clt_mpt_blocks blocks;
+    CLT_TRY(quantise_gradient(p, CLT_MPT_EIGHT_DY, x->wout, d, C, &blocks));
+    CLT_TRY(linear_weights(p, x->wout, x->bout, d, C, &blocks, a->att, Q, NULL, "attention"));
     clt_gemm_params g = linear_data(p, x->wout, d, C, m->datt, Q, false);
-    CLT_TRY(clt_mpt_product(m, &g));
+    CLT_TRY(clt_mpt_product_with(m, &g, &blocks, NULL));
     clt_attention_grad_params att = {.fwd = clt_mpt_attention(m, p->b, layer),
                                      .dout = g.c,
                                      .dq = clt_tensor_of(dqkv, W, m->type),

@@ -162,9 +162,11 @@ static clt_status make_qkv(clt_mpt *m, int64_t R, int layer) {
         clt_gemm_params g = clt_mpt_linear(m, R, x->wqkv, x->bqkv, a->n1, C, made, W);
         CLT_TRY(clt_mpt_product(m, &g));
     }
+    clt_mpt_blocks n1;
+    if (x->wqkv < 0) CLT_TRY(clt_mpt_input(m, clt_tensor_of(a->n1, C, m->type), R, C, &n1));
     for (int i = 0; x->wqkv < 0 && i < (own_kv ? 3 : 1); i++) {
         clt_gemm_params g = clt_mpt_linear(m, R, w[i], b[i], a->n1, C, clt_ref_at(made, (uint64_t)at[i]), W);
-        CLT_TRY(clt_mpt_product(m, &g));
+        CLT_TRY(clt_mpt_product_with(m, &g, &n1, NULL));
     }
     CLT_TRY(clt_model_made(&m->base, m->type, made, (uint64_t)(R * W),
                            "block %d: attention's q, k, v projection", layer));
@@ -304,9 +306,11 @@ static clt_status mlp_hidden(clt_mpt *m, int64_t R, int layer) {
         return clt_mpt_product(m, &up);
     }
     clt_gemm_params gate = clt_mpt_linear(m, R, x->wgate, x->bgate, a->n2, C, a->gate, F);
+    clt_mpt_blocks n2;
     up.c.ref = a->up;
-    CLT_TRY(clt_mpt_product(m, &up));
-    CLT_TRY(clt_mpt_product(m, &gate));
+    CLT_TRY(clt_mpt_input(m, up.a, R, C, &n2));
+    CLT_TRY(clt_mpt_product_with(m, &up, &n2, NULL));
+    CLT_TRY(clt_mpt_product_with(m, &gate, &n2, NULL));
     return clt_op_glu_forward(m->ops, &(clt_glu_params){.act = c->activation,
                                                         .rows = R,
                                                         .cols = F,
@@ -426,10 +430,12 @@ static clt_status head_backward(clt_mpt *m, const clt_model_pass *b, int64_t fir
                               .b = clt_tensor_of(clt_ref_at(m->nf, at), C, m->type),
                               .c = clt_mpt_entry(b->grads, m->index.lm_head),
                               .accumulate = !(b->lane_first && first == 0)};
-    CLT_TRY(clt_mpt_product(m, &data));
+    clt_mpt_blocks d;
+    CLT_TRY(clt_mpt_gradient(m, CLT_MPT_EIGHT_DY, data.a, rows, V, &d));
+    CLT_TRY(clt_mpt_product_with(m, &data, &d, NULL));
     CLT_TRY(clt_model_made(&m->base, m->dnorm_type, data.c.ref, (uint64_t)(rows * C),
                            "gradient of the head's input"));
-    CLT_TRY(clt_mpt_product(m, &weight));
+    CLT_TRY(clt_mpt_product_with(m, &weight, &d, NULL));
     return clt_model_made(&m->base, CLT_F32, weight.c.ref, (uint64_t)(V * C),
                           "gradient of the head's weight");
 }

@@ -109,10 +109,29 @@ typedef struct {
 } clt_mpt_ahead;
 enum { CLT_MPT_STEP_KEYS = 512 };
 
-/* shape.eight_bits: where a product's two operands are quantised, and how large these places are. */
+/* shape.eight_bits: where operands are quantised. DY is across; a gradient's other orientation is in A. */
+typedef enum {
+    CLT_MPT_EIGHT_A,  /* x or dy along, for the products that follow next */
+    CLT_MPT_EIGHT_B,  /* x across, and weights without shape.eight_weights */
+    CLT_MPT_EIGHT_DY, /* dy across, until its weight gradient; more where several wait together: */
+    CLT_MPT_EIGHT_DY_1,
+    CLT_MPT_EIGHT_DY_2,
+    CLT_MPT_EIGHT_PLACES
+} clt_mpt_eight_place;
+
+/* shape.eight_weights: the copies of a weight [rows, cols], for x W^T and dy W. */
 typedef struct {
-    clt_ref q[2], scale[2];
-    int64_t q_bytes[2], scales[2];
+    clt_tensor from;
+    int64_t rows, cols;
+    clt_blocks8 along, across; /* across: training only */
+    uint64_t made;             /* from weights of this version, counted from 1; 0: not made */
+} clt_mpt_eight_weight;
+
+typedef struct {
+    clt_ref q[CLT_MPT_EIGHT_PLACES], scale[CLT_MPT_EIGHT_PLACES];
+    int64_t q_bytes[CLT_MPT_EIGHT_PLACES], scales[CLT_MPT_EIGHT_PLACES]; /* sizes of these places */
+    clt_mpt_eight_weight *weight;                                        /* [weights] */
+    int weights;
 } clt_mpt_eight;
 
 /* The rows of a microbatch grouped by an id, and the sum that a lane's microbatches add to: one chain per id,
@@ -232,8 +251,28 @@ clt_status clt_mpt_scale_embedding(clt_mpt *m, int64_t rows, clt_ref x);
 /* A product of the pass: clt_op_gemm, or with shape.eight_bits clt_op_gemm8 of the quantised operands, where
  * b of NT and NN is a weight. */
 clt_status clt_mpt_product(clt_mpt *m, const clt_gemm_params *g);
-/* Notes the operands of the products of a Linear with `rows` rows in m->eight. */
+/* Operands that several products share; empty without shape.eight_bits. */
+typedef struct {
+    clt_blocks8 along, across;
+} clt_mpt_blocks;
+/* x [rows, cols] for the next products x W^T, until the next operand takes place A. */
+clt_status clt_mpt_input(clt_mpt *m, clt_tensor x, int64_t rows, int64_t cols, clt_mpt_blocks *out);
+/* The same for the next products dy^T x, until the next operand takes place B. */
+clt_status clt_mpt_input_again(clt_mpt *m, clt_tensor x, int64_t rows, int64_t cols, clt_mpt_blocks *out);
+/* dy [rows, cols] in both orientations: for the next product dy W, and, in `place`, for dy^T x. */
+clt_status clt_mpt_gradient(clt_mpt *m, clt_mpt_eight_place place, clt_tensor dy, int64_t rows, int64_t cols,
+                            clt_mpt_blocks *out);
+/* clt_mpt_product with g->a and, in a weight gradient, g->b from these; NULL: quantised for this product. */
+clt_status clt_mpt_product_with(clt_mpt *m, const clt_gemm_params *g, const clt_mpt_blocks *a,
+                                const clt_mpt_blocks *b);
+/* Note the operands of the products of a Linear with `rows` rows, and a gradient that waits in `place`, in
+ * m->eight. */
 void clt_mpt_eight_plan(clt_mpt *m, int64_t rows, int64_t out, int64_t in);
+void clt_mpt_eight_plan_gradient(clt_mpt *m, clt_mpt_eight_place place, int64_t rows, int64_t out);
+/* Bytes and scales of a weight's copies, and the weight with copies at q and scale. */
+void clt_mpt_eight_weight_size(const clt_mpt *m, int64_t rows, int64_t cols, int64_t *bytes, int64_t *scales);
+void clt_mpt_eight_weight_set(clt_mpt *m, clt_mpt_eight_weight *w, clt_tensor from, int64_t rows,
+                              int64_t cols, clt_ref q, clt_ref scale);
 /* clt_op_gemm8_workspace of the product. */
 uint64_t clt_mpt_eight_workspace(clt_device_type type, const clt_gemm_params *g);
 

@@ -336,17 +336,61 @@ static void linears_of(const clt_mpt *m, int64_t out[LINEARS][3]) {
     memcpy(out, linear, sizeof linear);
 }
 
-/* Places for the operands of products in 8 bits. */
-static clt_status take_eight(clt_mpt *m) {
+/* The copies of weight [rows, cols], entry w of the table. */
+static clt_status take_weight(clt_mpt *m, int w, int64_t rows, int64_t cols) {
+    clt_ref q = clt_ref_none(), scale = clt_ref_none();
+    int64_t bytes, scales;
+    clt_mpt_eight_weight_size(m, rows, cols, &bytes, &scales);
+    CLT_TRY(take(m, &m->memory.other, "weights in 8 bits", bytes, 1, &q));
+    CLT_TRY(take_other(m, "scales of weights", scales, &scale));
+    if (m->ops)
+        clt_mpt_eight_weight_set(m, &m->eight.weight[m->eight.weights++], clt_mpt_matrix(m, w), rows, cols, q,
+                                 scale);
+    return CLT_OK;
+}
+
+/* Without a device there is no index. */
+static clt_status take_block_weights(clt_mpt *m, int layer) {
+    static const clt_mpt_block_index none = {.wqkv = -1};
+    const clt_mpt_config *c = &m->cfg;
+    const clt_mpt_block_index *x = m->ops ? &m->index.block[layer] : &none;
+    const int64_t C = c->d_model, F = c->ffn_hidden, Q = c->n_heads * c->head_dim,
+                  K = c->kv_n_heads * c->head_dim;
+    const bool own_kv = c->layer[layer].reuse_kv < 0, fused = c->fused_qkv && own_kv;
+    const struct {
+        bool there;
+        int w;
+        int64_t rows, cols;
+    } all[] = {{fused, x->wqkv, m->width, C},   {!fused, x->wq, Q, C}, {!fused && own_kv, x->wk, K, C},
+               {!fused && own_kv, x->wv, K, C}, {true, x->wout, C, Q}, {true, x->wup, F, C},
+               {c->glu, x->wgate, F, C},        {true, x->wdown, C, F}};
+    for (size_t i = 0; i < CLT_COUNT_OF(all); i++)
+        if (all[i].there) CLT_TRY(take_weight(m, all[i].w, all[i].rows, all[i].cols));
+    return CLT_OK;
+}
+
+/* Places for the operands of products in 8 bits; split_qkv: some block's q, k and v are three Linears. */
+static clt_status take_eight(clt_mpt *m, bool split_qkv) {
+    enum { MOST = 8 /* weights of a block */ };
+    const clt_mpt_config *c = &m->cfg;
+    const int64_t K = c->kv_n_heads * c->head_dim;
     int64_t linear[LINEARS][3];
     clt_mpt_eight *e = &m->eight;
     linears_of(m, linear);
     for (int i = 0; i < LINEARS; i++) clt_mpt_eight_plan(m, linear[i][0], linear[i][1], linear[i][2]);
-    for (int i = 0; i < 2; i++) {
+    if (m->shape.training && c->glu)
+        clt_mpt_eight_plan_gradient(m, CLT_MPT_EIGHT_DY_1, m->rows, c->ffn_hidden);
+    for (int i = CLT_MPT_EIGHT_DY_1; m->shape.training && split_qkv && i <= CLT_MPT_EIGHT_DY_2; i++)
+        clt_mpt_eight_plan_gradient(m, (clt_mpt_eight_place)i, m->rows, K);
+    for (int i = 0; i < CLT_MPT_EIGHT_PLACES; i++) {
+        if (!e->q_bytes[i]) continue;
         CLT_TRY(take(m, &m->memory.other, "operands in 8 bits", e->q_bytes[i], 1, &e->q[i]));
         CLT_TRY(take_other(m, "scales of operands", e->scales[i], &e->scale[i]));
     }
-    return CLT_OK;
+    if (!m->shape.eight_weights) return CLT_OK;
+    e->weight = clt_calloc((size_t)(MOST * c->n_layers + 1), sizeof *e->weight);
+    for (int i = 0; i < c->n_layers; i++) CLT_TRY(take_block_weights(m, i));
+    return take_weight(m, m->index.lm_head, c->vocab_size, c->d_model);
 }
 
 /* Largest workspace that any operation of a step asks for: a bound from the shapes, without a device. */
@@ -424,7 +468,7 @@ clt_status clt_mpt_layout(clt_mpt *m) {
     if (m->shape.texts) CLT_TRY(take_cache(m));
     if (m->shape.texts) CLT_TRY(take_step(m));
     if (m->shape.training) CLT_TRY(take_gradients(m));
-    if (m->shape.eight_bits) CLT_TRY(take_eight(m));
+    if (m->shape.eight_bits) CLT_TRY(take_eight(m, split_qkv));
     if (!m->ops) return CLT_OK;
     return upload_tables(m);
 }
@@ -505,6 +549,7 @@ void clt_mpt_destroy(clt_model *model) {
     clt_free(m->buffers);
     clt_free(m->acts);
     clt_free(m->dqkv);
+    clt_free(m->eight.weight);
     clt_free(m->slot_of_id);
     clt_free(m->lookups.in_lane);
     clt_free(m->lookups.lane_list);

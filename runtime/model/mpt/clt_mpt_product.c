@@ -1,9 +1,10 @@
 /* The products of a pass. Without shape.eight_bits they are clt_op_gemm. With it both operands are quantised
  * to 8-bit blocks first, weights with a scale per tile, so that data gradients read the forward pass's words
- * (docs/numerics.md, "Eight-bit blocks"). */
+ * (docs/numerics.md, "Eight-bit blocks"). What several products read is quantised once: weights
+ * (shape.eight_weights), the input of several Linears, and gradients, in both orientations by one pass. */
 #include "runtime/model/mpt/clt_mpt_internal.h"
 
-enum { BLOCK = 128, ALONG = 0, ACROSS = 1 };
+enum { BLOCK = 128 };
 
 /* --- where quantised operands are --- */
 
@@ -20,9 +21,13 @@ static operand_size size_of(int64_t rows, int64_t k, int32_t tile) {
     return (operand_size){rows * k, k / BLOCK * scales_of(rows, tile)};
 }
 
-static void grow(clt_mpt_eight *e, int operand, operand_size n) {
-    e->q_bytes[operand] = CLT_MAX(e->q_bytes[operand], n.q);
-    e->scales[operand] = CLT_MAX(e->scales[operand], n.scale);
+static void grow(clt_mpt_eight *e, clt_mpt_eight_place place, operand_size n) {
+    e->q_bytes[place] = CLT_MAX(e->q_bytes[place], n.q);
+    e->scales[place] = CLT_MAX(e->scales[place], n.scale);
+}
+
+void clt_mpt_eight_plan_gradient(clt_mpt *m, clt_mpt_eight_place place, int64_t rows, int64_t out) {
+    grow(&m->eight, place, size_of(out, clt_blocks8_across_k(rows, m->shape.seq, BLOCK), 1));
 }
 
 /* The operands of a layer's products with `rows` rows of x: x W^T, dy W, dy^T x. */
@@ -30,36 +35,113 @@ void clt_mpt_eight_plan(clt_mpt *m, int64_t rows, int64_t out, int64_t in) {
     clt_mpt_eight *e = &m->eight;
     const int64_t in_k = clt_blocks8_along_k(in, BLOCK), out_k = clt_blocks8_along_k(out, BLOCK),
                   tokens = clt_blocks8_across_k(rows, m->shape.seq, BLOCK);
-    grow(e, 0, size_of(rows, in_k, 1));
-    grow(e, 1, size_of(out, in_k, BLOCK));
+    grow(e, CLT_MPT_EIGHT_A, size_of(rows, in_k, 1));
+    if (!m->shape.eight_weights) grow(e, CLT_MPT_EIGHT_B, size_of(out, in_k, BLOCK));
     if (!m->shape.training) return;
-    grow(e, 0, size_of(rows, out_k, 1));
-    grow(e, 1, size_of(in, out_k, BLOCK));
-    grow(e, 0, size_of(out, tokens, 1));
-    grow(e, 1, size_of(in, tokens, 1));
+    grow(e, CLT_MPT_EIGHT_A, size_of(rows, out_k, 1));
+    if (!m->shape.eight_weights) grow(e, CLT_MPT_EIGHT_B, size_of(in, out_k, BLOCK));
+    grow(e, CLT_MPT_EIGHT_B, size_of(in, tokens, 1));
+    clt_mpt_eight_plan_gradient(m, CLT_MPT_EIGHT_DY, rows, out);
+}
+
+/* A matrix with `lines` rows along a contraction k at q and scale. */
+static clt_blocks8 blocks_at(clt_ref q, clt_ref scale, int64_t lines, int64_t k, int32_t tile) {
+    return (clt_blocks8){
+        .q = q, .ld = k, .scale = scale, .ld_scale = scales_of(lines, tile), .block = BLOCK, .tile = tile};
+}
+
+static clt_blocks8 in_place(const clt_mpt *m, clt_mpt_eight_place place, int64_t lines, int64_t k,
+                            int32_t tile) {
+    return blocks_at(m->eight.q[place], m->eight.scale[place], lines, k, tile);
+}
+
+/* --- weights --- */
+
+void clt_mpt_eight_weight_size(const clt_mpt *m, int64_t rows, int64_t cols, int64_t *bytes,
+                               int64_t *scales) {
+    const operand_size along = size_of(rows, clt_blocks8_along_k(cols, BLOCK), BLOCK),
+                       across = size_of(cols, clt_blocks8_along_k(rows, BLOCK), BLOCK);
+    *bytes = along.q + (m->shape.training ? across.q : 0);
+    *scales = along.scale + (m->shape.training ? across.scale : 0);
+}
+
+void clt_mpt_eight_weight_set(clt_mpt *m, clt_mpt_eight_weight *w, clt_tensor from, int64_t rows,
+                              int64_t cols, clt_ref q, clt_ref scale) {
+    const int64_t k = clt_blocks8_along_k(cols, BLOCK);
+    const operand_size n = size_of(rows, k, BLOCK);
+    *w = (clt_mpt_eight_weight){.from = from, .rows = rows, .cols = cols};
+    w->along = blocks_at(q, scale, rows, k, BLOCK);
+    if (!m->shape.training) return;
+    /* rows of q start at multiples of 16 bytes: n.q is a multiple of BLOCK */
+    w->across = blocks_at(clt_ref_at(q, (uint64_t)n.q), clt_ref_at(scale, (uint64_t)n.scale), cols,
+                          clt_blocks8_along_k(rows, BLOCK), BLOCK);
+}
+
+static clt_mpt_eight_weight *find_weight(const clt_mpt *m, clt_tensor b) {
+    for (int i = 0; i < m->eight.weights; i++) {
+        clt_mpt_eight_weight *w = &m->eight.weight[i];
+        if (w->from.ref.buf == b.ref.buf && w->from.ref.off == b.ref.off) return w;
+    }
+    return NULL;
+}
+
+/* Makes the copies again if the weights have changed. A rehearsal makes nothing. */
+static clt_status refresh(clt_mpt *m, clt_mpt_eight_weight *w) {
+    const uint64_t now = m->base.weights_version + 1;
+    if (w->made == now) return CLT_OK;
+    const clt_quantize_params p = {.rows = w->rows,
+                                   .cols = w->cols,
+                                   .rows_per_sample = w->rows,
+                                   .x = w->from,
+                                   .along = w->along,
+                                   .across = w->across};
+    CLT_TRY(clt_op_quantize(m->ops, &p));
+    w->made = clt_device_rehearses(clt_ops_device(m->ops)) ? 0 : now;
+    return CLT_OK;
+}
+
+/* --- quantising --- */
+
+static clt_status along(clt_mpt *m, clt_mpt_eight_place place, clt_tensor x, int64_t rows, int64_t cols,
+                        int32_t tile, clt_blocks8 *out) {
+    *out = in_place(m, place, rows, clt_blocks8_along_k(cols, BLOCK), tile);
+    return clt_op_quantize(m->ops, &(clt_quantize_params){.rows = rows, .cols = cols, .x = x, .along = *out});
+}
+
+static clt_status across(clt_mpt *m, clt_mpt_eight_place place, clt_tensor x, int64_t rows, int64_t cols,
+                         int64_t rows_per_sample, int32_t tile, clt_blocks8 *out) {
+    *out = in_place(m, place, cols, clt_blocks8_across_k(rows, rows_per_sample, BLOCK), tile);
+    return clt_op_quantize(
+        m->ops, &(clt_quantize_params){
+                    .rows = rows, .cols = cols, .rows_per_sample = rows_per_sample, .x = x, .across = *out});
+}
+
+clt_status clt_mpt_input(clt_mpt *m, clt_tensor x, int64_t rows, int64_t cols, clt_mpt_blocks *out) {
+    *out = (clt_mpt_blocks){0};
+    return m->shape.eight_bits ? along(m, CLT_MPT_EIGHT_A, x, rows, cols, 1, &out->along) : CLT_OK;
+}
+
+clt_status clt_mpt_input_again(clt_mpt *m, clt_tensor x, int64_t rows, int64_t cols, clt_mpt_blocks *out) {
+    *out = (clt_mpt_blocks){0};
+    if (!m->shape.eight_bits) return CLT_OK;
+    return across(m, CLT_MPT_EIGHT_B, x, rows, cols, m->shape.seq, 1, &out->across);
+}
+
+clt_status clt_mpt_gradient(clt_mpt *m, clt_mpt_eight_place place, clt_tensor dy, int64_t rows, int64_t cols,
+                            clt_mpt_blocks *out) {
+    *out = (clt_mpt_blocks){0};
+    if (!m->shape.eight_bits) return CLT_OK;
+    out->along = in_place(m, CLT_MPT_EIGHT_A, rows, clt_blocks8_along_k(cols, BLOCK), 1);
+    out->across = in_place(m, place, cols, clt_blocks8_across_k(rows, m->shape.seq, BLOCK), 1);
+    return clt_op_quantize(m->ops, &(clt_quantize_params){.rows = rows,
+                                                          .cols = cols,
+                                                          .rows_per_sample = m->shape.seq,
+                                                          .x = dy,
+                                                          .along = out->along,
+                                                          .across = out->across});
 }
 
 /* --- products --- */
-
-/* Quantises x [rows, cols] into an operand's place. */
-static clt_status quantise(clt_mpt *m, int operand, int way, clt_tensor x, int64_t rows, int64_t cols,
-                           int64_t rows_per_sample, int32_t tile, clt_blocks8 *out) {
-    const int64_t k = way == ALONG ? clt_blocks8_along_k(cols, BLOCK)
-                                   : clt_blocks8_across_k(rows, rows_per_sample, BLOCK),
-                  lines = way == ALONG ? rows : cols;
-    *out = (clt_blocks8){.q = m->eight.q[operand],
-                         .ld = k,
-                         .scale = m->eight.scale[operand],
-                         .ld_scale = scales_of(lines, tile),
-                         .block = BLOCK,
-                         .tile = tile};
-    clt_quantize_params p = {.rows = rows, .cols = cols, .rows_per_sample = rows_per_sample, .x = x};
-    if (way == ALONG)
-        p.along = *out;
-    else
-        p.across = *out;
-    return clt_op_quantize(m->ops, &p);
-}
 
 static clt_gemm8_params product_of(const clt_gemm_params *g) {
     return (clt_gemm8_params){.form = g->form == CLT_GEMM_TN ? CLT_GEMM8_CHAIN : CLT_GEMM8_PRODUCT,
@@ -76,18 +158,36 @@ static clt_gemm8_params product_of(const clt_gemm_params *g) {
                               .grad_act = g->grad_act};
 }
 
-static clt_status eight_bits(clt_mpt *m, const clt_gemm_params *g) {
+/* The weight of NT or NN. */
+static clt_status weight_of(clt_mpt *m, const clt_gemm_params *g, clt_blocks8 *out) {
+    const bool nt = g->form == CLT_GEMM_NT;
+    clt_mpt_eight_weight *w = find_weight(m, g->b);
+    if (!w && nt) return along(m, CLT_MPT_EIGHT_B, g->b, g->n, g->k, BLOCK, out);
+    if (!w) return across(m, CLT_MPT_EIGHT_B, g->b, g->k, g->n, g->k, BLOCK, out);
+    CLT_TRY(refresh(m, w));
+    *out = nt ? w->along : w->across;
+    return CLT_OK;
+}
+
+static clt_status operands_of(clt_mpt *m, const clt_gemm_params *g, const clt_mpt_blocks *a,
+                              const clt_mpt_blocks *b, clt_gemm8_params *p) {
+    const bool tn = g->form == CLT_GEMM_TN;
+    if (a)
+        p->a = tn ? a->across : a->along;
+    else if (tn)
+        CLT_TRY(across(m, CLT_MPT_EIGHT_DY, g->a, g->k, g->m, g->k_group, 1, &p->a));
+    else
+        CLT_TRY(along(m, CLT_MPT_EIGHT_A, g->a, g->m, g->k, 1, &p->a));
+    if (!tn) return weight_of(m, g, &p->b);
+    if (!b) return across(m, CLT_MPT_EIGHT_B, g->b, g->k, g->n, g->k_group, 1, &p->b);
+    p->b = b->across;
+    return CLT_OK;
+}
+
+static clt_status eight_bits(clt_mpt *m, const clt_gemm_params *g, const clt_mpt_blocks *a,
+                             const clt_mpt_blocks *b) {
     clt_gemm8_params p = product_of(g);
-    if (g->form == CLT_GEMM_TN) {
-        CLT_TRY(quantise(m, 0, ACROSS, g->a, g->k, g->m, g->k_group, 1, &p.a));
-        CLT_TRY(quantise(m, 1, ACROSS, g->b, g->k, g->n, g->k_group, 1, &p.b));
-    } else {
-        CLT_TRY(quantise(m, 0, ALONG, g->a, g->m, g->k, 1, 1, &p.a));
-        if (g->form == CLT_GEMM_NT)
-            CLT_TRY(quantise(m, 1, ALONG, g->b, g->n, g->k, 1, BLOCK, &p.b));
-        else
-            CLT_TRY(quantise(m, 1, ACROSS, g->b, g->k, g->n, g->k, BLOCK, &p.b));
-    }
+    CLT_TRY(operands_of(m, g, a, b, &p));
     p.k = p.a.ld;
     CLT_TRY(clt_op_gemm8(m->ops, &p));
     if (!clt_tensor_present(g->a_sum)) return CLT_OK;
@@ -110,6 +210,11 @@ uint64_t clt_mpt_eight_workspace(clt_device_type type, const clt_gemm_params *g)
     return clt_op_gemm8_workspace(type, &p);
 }
 
+clt_status clt_mpt_product_with(clt_mpt *m, const clt_gemm_params *g, const clt_mpt_blocks *a,
+                                const clt_mpt_blocks *b) {
+    return m->shape.eight_bits ? eight_bits(m, g, a, b) : clt_op_gemm(m->ops, g);
+}
+
 clt_status clt_mpt_product(clt_mpt *m, const clt_gemm_params *g) {
-    return m->shape.eight_bits ? eight_bits(m, g) : clt_op_gemm(m->ops, g);
+    return clt_mpt_product_with(m, g, NULL, NULL);
 }

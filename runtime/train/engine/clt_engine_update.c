@@ -157,6 +157,7 @@ static clt_status copy_stretch(clt_engine *e, clt_slab *total, clt_slab_range x)
 }
 
 clt_status clt_engine_copy_weights(clt_engine *e) {
+    clt_model_weights_changed(e->model);
     return e->copy ? each_stretch_of_state(e, NULL, copy_stretch) : CLT_OK;
 }
 
@@ -182,5 +183,6 @@ clt_status clt_engine_update(clt_engine *e, clt_slab *total, int64_t step, doubl
     host_groups(e, step, alpha);
     CLT_TRY(clt_buffer_write(e->groups, 0, e->host_groups, sizeof e->host_groups));
     CLT_TRY(each_stretch_of_state(e, total, update_stretch));
+    clt_model_weights_changed(e->model);
     return clt_engine_publish(e);
 }

@@ -98,7 +98,8 @@ clt_model_shape clt_plan_shape(const clt_config *c, const clt_plan *p, bool trai
                              .numerics = c->numerics,
                              .logits_bytes = p->logits_bytes,
                              .type = c->precision,
-                             .eight_bits = c->eight_bits};
+                             .eight_bits = c->eight_bits,
+                             .eight_weights = c->eight_bits && p->stage < 3};
 }
 
 static bool fits(const clt_config *c, const clt_plan *p, const clt_plan_room *r, int64_t microbatch,
