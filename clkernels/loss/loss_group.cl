@@ -1,9 +1,9 @@
 /* loss_group: softmax cross-entropy with a work-group of WG items per row. The largest value and the gradient
  * have no order and use all items; the sum has 64 lanes. README.md defines the bits.
  *
- * Macros: WG (a power of two, at least 64, or 1), SOFTCAP 0|1, GRAD 0|1, TYPE (clt_dtype of the logits). With
- * fp32 logits and a gradient, tanh and exponentials stay in the row between the passes. In 16 bits they would
- * be rounded, so they are recomputed. */
+ * Macros: WG (a power of two, at least 64, or 1), SOFTCAP 0|1, GRAD 0|1, APART 0|1 (the target's one is left
+ * to the caller), TYPE (clt_dtype of the logits). With fp32 logits and a gradient, tanh and exponentials stay
+ * in the row between the passes. In 16 bits they would be rounded, so they are recomputed. */
 #ifndef WG
 #define WG 64
 #endif
@@ -74,7 +74,10 @@ static inline void row_gradient(__global elem *x, size_t n, uint target, float m
 #else
         float d = x[i] * r;
 #endif
-        d = (i == (size_t)target ? d - 1.0f : d) * w;
+#if !APART
+        if (i == (size_t)target) d = d - 1.0f;
+#endif
+        d = d * w;
 #if SOFTCAP
         d = d * fma(-t, t, 1.0f);
 #endif

@@ -1,8 +1,8 @@
 /* loss_rows: softmax cross-entropy for CPUs, one work-item per row, in float16. Passes over the row: largest
  * value, sum of exponentials (kept in place for the gradient), gradient. README.md defines the bits.
  *
- * Macros: SOFTCAP 0|1, GRAD 0|1, TYPE (clt_dtype of the logits). With 16-bit logits the exponentials are
- * recomputed instead of kept. */
+ * Macros: SOFTCAP 0|1, GRAD 0|1, APART 0|1 (the target's one is left to the caller), TYPE (clt_dtype of the
+ * logits). With 16-bit logits the exponentials are recomputed instead of kept. */
 #include "../include/clt_math.clh"
 #include "../include/clt_reduce.clh"
 #define Z float16
@@ -132,10 +132,12 @@ __kernel void loss(__global elem *logits, ulong logits_off, __global const int *
         CLT_STORE16(TYPE, gradient(CLT_LOAD16(TYPE, x + i, 16), m, r, w, scale, softcap), x + i, 16);
     if (i < n)
         CLT_STORE16(TYPE, gradient(CLT_LOAD16(TYPE, x + i, n - i), m, r, w, scale, softcap), x + i, n - i);
+#if !APART
     float d = (clt_exp(z - m) * r - 1.0f) * w;
 #if SOFTCAP
     d = d * fma(-t, t, 1.0f);
 #endif
     CLT_STORE(TYPE, d * scale, x + target);
+#endif
 #endif
 }

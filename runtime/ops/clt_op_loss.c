@@ -68,6 +68,7 @@ static void check_with(clt_check *c, const clt_variant *v, const clt_loss_params
                          .scale = 0.75f,
                          .softcap = call->softcap > 0.0f ? 5.0f : 0.0f,
                          .grad = call->grad,
+                         .apart = call->apart,
                          .weight = 0.125f,
                          .logits = clt_tensor_of(clt_check_upload_as(c, type, x, n), ld, type),
                          .targets = clt_check_upload(c, targets, ROWS),
@@ -75,7 +76,7 @@ static void check_with(clt_check *c, const clt_variant *v, const clt_loss_params
                          .correct = clt_check_blank(c, ROWS)};
     if (weighted) p.row_weight = clt_check_upload(c, row_weight, ROWS);
     if (c->st == CLT_OK) c->st = run_loss(c->ops, v, &p, 2); /* so that a group has up to three rows */
-    clt_ref_loss(ROWS, vocab, ld, x, targets, p.scale, p.softcap, p.grad, p.weight,
+    clt_ref_loss(ROWS, vocab, ld, x, targets, p.scale, p.softcap, p.grad, p.apart, p.weight,
                  weighted ? row_weight : NULL, loss, correct);
     compare(c, v, CLT_F32, "token losses", p.token_loss, loss, ROWS, 1.0);
     compare(c, v, type, p.grad ? "gradients" : "logits", p.logits.ref, x, n, (double)p.weight);
@@ -112,9 +113,9 @@ clt_status clt_op_loss(clt_ops *ops, const clt_loss_params *p) {
     if (p->rows == 0) return CLT_OK;
     char options[96];
     const clt_variant *v;
-    const int stream = p->vocab > 330 ? stream_rows(ops, p) : 0;
-    int n = snprintf(options, sizeof options, " -DSOFTCAP=%d -DGRAD=%d -DTYPE=%d", p->softcap > 0.0f, p->grad,
-                     (int)p->logits.type);
+    const int stream = p->vocab > 330 && !p->apart ? stream_rows(ops, p) : 0;
+    int n = snprintf(options, sizeof options, " -DSOFTCAP=%d -DGRAD=%d -DTYPE=%d%s", p->softcap > 0.0f,
+                     p->grad, (int)p->logits.type, p->apart && p->grad ? " -DAPART=1" : "");
     if (stream)
         snprintf(options + n, sizeof options - (size_t)n, " -DCOLS=%d -DSLOTS=%d", (int)p->vocab, stream);
     const clt_variant_question q = {.op = "loss",

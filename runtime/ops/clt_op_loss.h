@@ -10,6 +10,9 @@
  * With `grad` row r of the logits is overwritten by weight * d(token_loss[r])/d(logits of row r): there is no
  * second copy. Without it the logits keep their values.
  *
+ * With `apart` the gradient at the target is that of the other logits, weight * scale * softmax(z) (times the
+ * softcap's slope): the caller adds the part of -z[targets[r]] elsewhere. Used with grad only.
+ *
  * A row with a negative target (-100) is ignored: its token_loss and gradient are +0, its `correct` is 0. A
  * target of V or more is an error that the host cannot see: token_loss is NaN, gradient +0, correct 0.
  *
@@ -22,7 +25,7 @@ typedef struct {
     clt_ref correct; /* optional output, int32 [rows]: 1 if targets[r] is the lowest index of the largest z,
                       * otherwise 0 */
     float scale, softcap; /* scale: factor of the logits; softcap 0 or below: off */
-    bool grad;
+    bool grad, apart;
     float weight;       /* used with grad only: 1/N for N tokens in the global batch, rounded once */
     clt_ref row_weight; /* optional [rows]: used instead of weight, one for each row (per-sample means) */
 } clt_loss_params;

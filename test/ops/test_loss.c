@@ -50,7 +50,8 @@ static int32_t *make_targets(const shape *s, const float *x) {
     return t;
 }
 
-static void run_shape(int d, const shape *s, clt_dtype type, bool grad, bool weights, bool correct) {
+static void run_shape(int d, const shape *s, clt_dtype type, bool grad, bool apart, bool weights,
+                      bool correct) {
     const int64_t ld = s->vocab + s->gap;
     const size_t n = (size_t)(s->rows * ld), rows = (size_t)s->rows;
     float *x = make_logits(s), *loss = clt_calloc(rows, 4), *w = tu_random(rows, 3, 1.0f);
@@ -65,11 +66,12 @@ static void run_shape(int d, const shape *s, clt_dtype type, bool grad, bool wei
                          .scale = s->scale,
                          .softcap = s->softcap,
                          .grad = grad,
+                         .apart = apart,
                          .weight = 1.0f / 37.0f,
                          .row_weight = weights ? tu_upload(d, w, rows) : clt_ref_none()};
     tu_assert_ok(clt_op_loss(tu_ops(d), &p), "loss");
-    clt_ref_loss(s->rows, s->vocab, ld, x, targets, s->scale, s->softcap, grad, p.weight, weights ? w : NULL,
-                 loss, correct ? hit : NULL);
+    clt_ref_loss(s->rows, s->vocab, ld, x, targets, s->scale, s->softcap, grad, apart, p.weight,
+                 weights ? w : NULL, loss, correct ? hit : NULL);
     tu_assert_words("token losses", tu_download(p.token_loss, rows), loss, rows);
     clt_ref_round(type, x, n);
     const float *got = tu_download_as(p.logits.ref, type, n);
@@ -85,8 +87,10 @@ static void each_shape(int d, const char *id) {
     (void)id;
     const shape *s = tu_tiny() ? tiny : small;
     for (size_t i = 0; i < (tu_tiny() ? CLT_COUNT_OF(tiny) : CLT_COUNT_OF(small)); i++) {
-        for (clt_dtype type = CLT_F32; type <= CLT_F16; type++) run_shape(d, &s[i], type, true, i % 2, true);
-        run_shape(d, &s[i], (clt_dtype)(i % 3), false, false, i % 2);
+        for (clt_dtype type = CLT_F32; type <= CLT_F16; type++)
+            run_shape(d, &s[i], type, true, false, i % 2, true);
+        run_shape(d, &s[i], (clt_dtype)(i % 3), true, true, i / 3 % 2, true);
+        run_shape(d, &s[i], (clt_dtype)(i % 3), false, i % 2, false, i % 2);
     }
 }
 
@@ -115,7 +119,7 @@ static void each_hostile(int d, const char *id) {
                          .grad = true,
                          .weight = 1.0f};
     tu_assert_ok(clt_op_loss(tu_ops(d), &p), "loss");
-    clt_ref_loss(R, V, V, x, targets, 1.0f, 0.0f, true, 1.0f, NULL, loss, hit);
+    clt_ref_loss(R, V, V, x, targets, 1.0f, 0.0f, true, false, 1.0f, NULL, loss, hit);
     const float *got = tu_download(p.token_loss, R);
     for (int r = 0; r < 5; r++) assert_true(isnan(got[r]));
     tu_assert_words("token losses", got, loss, R);
@@ -204,6 +208,11 @@ static double loss_of(const double *x, const shape *s, int32_t target) {
     return log(sum) + m - z_of(x[target], s);
 }
 
+/* What the gradient is the slope of: the loss, without the target's z with `apart`. */
+static double sloped(const double *x, const shape *s, int32_t target, bool apart) {
+    return loss_of(x, s, target) + (apart ? z_of(x[target], s) : 0.0);
+}
+
 /* The loss compared with its formula, each gradient with that formula's slope (central differences). */
 static void oracle_follows_the_formula(void **state) {
     (void)state;
@@ -211,8 +220,9 @@ static void oracle_follows_the_formula(void **state) {
                             {6, 83, 0, 6.0f, 0.5f, 0.0f, PLAIN},
                             {6, 83, 0, 9.0f, 1.0f, 5.0f, PLAIN},
                             {6, 83, 0, 9.0f, 0.5f, 3.0f, PLAIN}};
-    for (size_t i = 0; i < CLT_COUNT_OF(shapes); i++) {
-        const shape *s = &shapes[i];
+    for (size_t i = 0; i < 2 * CLT_COUNT_OF(shapes); i++) {
+        const shape *s = &shapes[i / 2];
+        const bool apart = i % 2;
         enum { N = 6 * 83 };
         float *x = make_logits(s), loss[6];
         double wide[N], want[6], slope[N];
@@ -224,13 +234,13 @@ static void oracle_follows_the_formula(void **state) {
             for (int v = 0; v < 83; v++) {
                 const double keep = row[v], h = 1e-5;
                 row[v] = keep + h;
-                double up = loss_of(row, s, targets[r]);
+                double up = sloped(row, s, targets[r], apart);
                 row[v] = keep - h;
-                slope[r * 83 + v] = 0.75 * (up - loss_of(row, s, targets[r])) / (2 * h);
+                slope[r * 83 + v] = 0.75 * (up - sloped(row, s, targets[r], apart)) / (2 * h);
                 row[v] = keep;
             }
         }
-        clt_ref_loss(6, 83, 83, x, targets, s->scale, s->softcap, true, 0.75f, NULL, loss, hit);
+        clt_ref_loss(6, 83, 83, x, targets, s->scale, s->softcap, true, apart, 0.75f, NULL, loss, hit);
         tu_assert_close("loss", loss, want, 6, 5e-7);
         tu_assert_close("gradient", x, slope, N, 5e-7);
         for (int r = 0; r < 6; r++) {

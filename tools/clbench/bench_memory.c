@@ -245,7 +245,7 @@ static clt_status check_row(memory_work *w, int64_t at, bench_row *row) {
     if (st == CLT_OK) st = call_loss(w);
     if (st == CLT_OK) st = clt_ref_read_as(clt_ref_at(w->x, first), w->b->type, got, n);
     if (st == CLT_OK) st = clt_ref_read_f32(clt_ref_at(w->loss, (uint64_t)at), &have, 1);
-    clt_ref_loss(1, w->cols, w->cols, want, &target, 1.0f, 0.0f, w->grad, 1.0f, NULL, &loss, NULL);
+    clt_ref_loss(1, w->cols, w->cols, want, &target, 1.0f, 0.0f, w->grad, false, 1.0f, NULL, &loss, NULL);
     clt_ref_round(w->b->type, want, n);
     bool same = false, ok;
     row->max_error = CLT_MAX(row->max_error, bench_difference(got, want, n, &same));

@@ -385,7 +385,7 @@ static clt_status embedding_backward(backward_pass *p) {
     const clt_mpt_config *c = &m->cfg;
     const clt_model_pass *b = p->b;
     int64_t C = c->d_model;
-    clt_tensor dwte = grad_of(p, m->index.wte), lookup = clt_tensor_of(m->lookup, C, CLT_F32);
+    clt_tensor dwte = grad_of(p, m->index.wte), lookup = clt_tensor_of(m->lookups.sum, C, CLT_F32);
     if (b->dropout && c->emb_pdrop > 0)
         CLT_TRY(clt_mpt_dropout(m, b, c->emb_pdrop, 0, CLT_SITE_EMBEDDING, CLT_F32, m->dx, clt_ref_none(),
                                 CLT_F32, m->dx));
@@ -398,21 +398,18 @@ static clt_status embedding_backward(backward_pass *p) {
         m->ops, &(clt_embedding_grad_params){.rows = p->rows,
                                              .seq = m->shape.seq,
                                              .cols = C,
-                                             .unique = m->unique,
+                                             .unique = m->lookups.unique,
                                              .dx = wide_rows(m, m->dx),
-                                             .ids = m->unique_ids,
-                                             .first = m->unique_first,
-                                             .row_begin = m->unique_begin,
-                                             .row_of = m->row_of,
-                                             .dwte = m->lookup.buf ? lookup : dwte,
+                                             .ids = m->lookups.ids,
+                                             .first = m->lookups.first,
+                                             .row_begin = m->lookups.begin,
+                                             .row_of = m->lookups.row_of,
+                                             .dwte = m->lookups.sum.buf ? lookup : dwte,
                                              .dwpe = grad_of(p, m->index.wpe),
                                              .accumulate_wpe = !b->lane_first,
                                              .fraction = (float)c->embedding_fraction}));
-    if (!b->lane_last || !m->lookup.buf) return CLT_OK;
-    CLT_TRY(clt_buffer_write(m->lane_ids.buf, 0, m->lane_list, (size_t)m->lane_count * sizeof *m->lane_list));
-    CLT_TRY(clt_op_embedding_add_rows(
-        m->ops, &(clt_embedding_add_params){
-                    .unique = m->lane_count, .cols = C, .ids = m->lane_ids, .src = lookup, .dst = dwte}));
+    if (!b->lane_last || !m->lookups.sum.buf) return CLT_OK;
+    CLT_TRY(clt_mpt_lists_add(m, &m->lookups, dwte));
     return clt_model_made(&m->base, CLT_F32, dwte.ref, (uint64_t)(c->vocab_size * C),
                           "gradient of transformer.wte.weight");
 }

@@ -5,40 +5,44 @@
 
 #include <string.h>
 
-/* Groups the microbatch's rows by token id: unique ids in order of first appearance, each with its rows
- * ascending.
- */
-static int64_t sort_lookups(clt_mpt *m, const clt_model_pass *b) {
-    const int32_t *tokens = b->batch->field[CLT_TEXT_TOKENS];
-    int64_t rows = b->batch->samples * m->shape.seq, unique = 0;
-    bool own = m->lookup.buf; /* an accumulator of their own, whose rows start from +0 */
-    int32_t *ids = clt_mpt_host(m, m->unique_ids), *first = clt_mpt_host(m, m->unique_first),
-            *begin = clt_mpt_host(m, m->unique_begin), *order = clt_mpt_host(m, m->row_of);
+static bool is_id(const clt_mpt *m, int32_t id) {
+    return id >= 0 && id < m->cfg.vocab_size;
+}
+
+/* Appends a list of the microbatch for the id. */
+static void begin_list(clt_mpt *m, clt_mpt_lists *l, int32_t id) {
+    const int64_t u = l->unique++;
+    m->slot_of_id[id] = (int32_t)u;
+    clt_mpt_host(m, l->ids)[u] = id;
+    m->fill[u] = 0;
+    clt_mpt_host(m, l->first)[u] = l->sum.buf && !l->in_lane[id]; /* rows of a sum start from +0 */
+    if (!l->in_lane[id]) l->lane_list[l->lane_count++] = id;
+    l->in_lane[id] = 1;
+}
+
+/* Groups the microbatch's rows by their ids: unique ids in order of first appearance, each with its rows
+ * ascending. A row without an id of the vocabulary is in no list. */
+static void sort_rows(clt_mpt *m, clt_mpt_lists *l, const clt_model_pass *b, const int32_t *id) {
+    const int64_t rows = b->batch->samples * m->shape.seq;
+    int32_t *begin = clt_mpt_host(m, l->begin), *order = clt_mpt_host(m, l->row_of);
     if (b->lane_first) {
-        for (int64_t i = 0; i < m->lane_count; i++) m->seen_in_lane[m->lane_list[i]] = 0;
-        m->lane_count = 0;
+        for (int64_t i = 0; i < l->lane_count; i++) l->in_lane[l->lane_list[i]] = 0;
+        l->lane_count = 0;
     }
+    l->unique = 0;
     for (int64_t r = 0; r < rows; r++) {
-        int32_t id = tokens[r];
-        if (m->slot_of_id[id] < 0) {
-            m->slot_of_id[id] = (int32_t)unique;
-            ids[unique] = id;
-            m->fill[unique] = 0;
-            first[unique] = own && !m->seen_in_lane[id];
-            if (!m->seen_in_lane[id]) m->lane_list[m->lane_count++] = id;
-            m->seen_in_lane[id] = 1;
-            unique++;
-        }
-        m->fill[m->slot_of_id[id]]++;
+        if (!is_id(m, id[r])) continue;
+        if (m->slot_of_id[id[r]] < 0) begin_list(m, l, id[r]);
+        m->fill[m->slot_of_id[id[r]]]++;
     }
     begin[0] = 0;
-    for (int64_t u = 0; u < unique; u++) {
+    for (int64_t u = 0; u < l->unique; u++) {
         begin[u + 1] = begin[u] + m->fill[u];
         m->fill[u] = begin[u];
     }
-    for (int64_t r = 0; r < rows; r++) order[m->fill[m->slot_of_id[tokens[r]]]++] = (int32_t)r;
-    for (int64_t u = 0; u < unique; u++) m->slot_of_id[ids[u]] = -1;
-    return unique;
+    for (int64_t r = 0; r < rows; r++)
+        if (is_id(m, id[r])) order[m->fill[m->slot_of_id[id[r]]]++] = (int32_t)r;
+    for (int64_t u = 0; u < l->unique; u++) m->slot_of_id[clt_mpt_host(m, l->ids)[u]] = -1;
 }
 
 int32_t *clt_mpt_host(const clt_mpt *m, clt_ref place) {
@@ -75,7 +79,11 @@ clt_status clt_mpt_upload(clt_mpt *m, const clt_model_pass *b, bool grad) {
     if (m->seq_ids.buf) memcpy(clt_mpt_host(m, m->seq_ids), field[CLT_TEXT_SEQ_IDS], bytes);
     if (m->row_temperature.buf) set_temperatures(m, b);
     if (b->sample_weight) set_row_weights(m, b);
-    if (grad) m->unique = sort_lookups(m, b);
+    if (grad) sort_rows(m, &m->lookups, b, field[CLT_TEXT_TOKENS]);
+    if (grad && clt_mpt_has_ones(m)) {
+        clt_mpt_ones_set(m, b);
+        sort_rows(m, &m->ones, b, field[CLT_TEXT_TARGETS]);
+    }
     return clt_buffer_write(m->tokens.buf, 0, m->host, (size_t)(grad ? m->words : m->forward_words) * 4);
 }
 

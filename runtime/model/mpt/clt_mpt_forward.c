@@ -422,6 +422,7 @@ static clt_status head_backward(clt_mpt *m, const clt_model_pass *b, int64_t fir
                             .a = clt_tensor_of(m->logits, V, m->type),
                             .b = clt_mpt_matrix(m, m->index.lm_head),
                             .c = clt_tensor_of(clt_ref_at(m->dnf, at), C, m->dnorm_type)};
+    if (clt_mpt_has_ones(m)) data.residual = clt_tensor_of(clt_ref_at(m->dx, at), C, CLT_F32);
     clt_gemm_params weight = {.form = CLT_GEMM_TN,
                               .m = V,
                               .n = C,
@@ -462,6 +463,7 @@ static clt_status head_group(clt_mpt *m, const clt_model_pass *b, bool grad, clt
                            .scale = (float)c->logit_scale,
                            .softcap = (float)c->final_logit_softcapping,
                            .grad = grad,
+                           .apart = clt_mpt_has_ones(m),
                            .weight = b->weight,
                            .row_weight = b->sample_weight ? clt_ref_at(m->row_weight, at) : clt_ref_none()}));
     CLT_TRY(clt_model_made(&m->base, CLT_F32, clt_ref_at(m->token_loss, at), (uint64_t)rows, "loss"));
@@ -477,9 +479,12 @@ clt_status clt_mpt_head(clt_mpt *m, const clt_model_pass *b, bool grad, clt_ref 
     if (grad)
         CLT_TRY(clt_mpt_gradients_need(
             m, b, c->tie_word_embeddings ? CLT_MPT_EMBEDDING_UNIT : clt_mpt_head_unit(c)));
+    const bool ones = grad && clt_mpt_has_ones(m);
+    if (ones) CLT_TRY(clt_mpt_ones_data(m, b));
     for (int64_t first = 0; first < R; first += m->head_rows)
         CLT_TRY(head_group(m, b, grad, correct, first, CLT_MIN(m->head_rows, R - first)));
     CLT_TRY(clt_mpt_head_done(m));
+    if (ones) CLT_TRY(clt_mpt_ones_weight(m, b));
     return clt_op_row_sum(m->ops, b->batch->samples, T, clt_tensor_of(m->token_loss, T, CLT_F32),
                           b->sample_loss);
 }

@@ -146,6 +146,18 @@ typedef struct {
     bool recording;   /* a training pass runs */
 } clt_mpt_fp8;
 
+/* The rows of a microbatch grouped by an id, and the sum that a lane's microbatches add to: one chain per id,
+ * over its rows ascending, whatever the microbatches are. The lists are those of clt_embedding_grad_params.
+ */
+typedef struct {
+    clt_ref sum;                       /* [V, C], or none: the gradient itself takes the rows */
+    clt_ref ids, first, begin, row_of; /* int32, parts of the microbatch's buffer */
+    clt_ref lane_ids;                  /* int32 [V]: with `sum`, the ids of the lane */
+    int32_t *lane_list;                /* [V] the same on the host */
+    uint8_t *in_lane;                  /* [V] */
+    int64_t unique, lane_count;
+} clt_mpt_lists;
+
 struct clt_mpt {
     clt_model base;
     clt_mpt_config cfg;
@@ -177,28 +189,25 @@ struct clt_mpt {
     uint64_t spare_elements;
     clt_ref *dqkv;            /* [n_layers]: [R, W], shared unless the block is a source of keys and values */
     clt_ref dup, dgate, dact; /* [R, F] */
-    clt_ref lookup;           /* tied wte: lookup accumulator [V, C] */
     clt_ref slopes, rope;
     clt_ref norm_weight;     /* norm_offset: the weight of the norm that runs next, with the offset [C] */
     clt_ref embedding_scale; /* [1], none where it is 1 */
     clt_ref temperature;     /* [T]; none where the factors are row_temperature */
     /* What each microbatch brings, in one buffer that one write fills from `host`; words: its 4-byte
      * elements. */
-    clt_ref tokens, targets, seq_ids, row_weight;           /* int32 / float [R] */
-    clt_ref row_temperature;                                /* float [R], see clt_mpt_temperature_by_row */
-    clt_ref unique_ids, unique_first, unique_begin, row_of; /* int32: see clt_embedding_grad_params */
+    clt_ref tokens, targets, seq_ids, row_weight; /* int32 / float [R] */
+    clt_ref row_temperature;                      /* float [R], see clt_mpt_temperature_by_row */
+    clt_mpt_lists lookups;                        /* rows by token; tied wte: with a sum of its own */
+    clt_mpt_lists ones;                           /* rows by target, see clt_mpt_has_ones */
+    clt_ref one_id, one_factor; /* int32, float [R]: each row's target and its part of the loss's gradient */
     int32_t *host;
     int32_t *host_correct;        /* [R] */
     float *temperature_at;        /* [T]: what row_temperature takes its factors from */
     int64_t forward_words, words; /* a forward pass alone takes the first forward_words */
-    clt_ref lane_ids;             /* int32 [most ids of a lane] */
 
     /* host side of the lookup gradients, allocated once */
-    int32_t *slot_of_id;   /* [V]: place among the microbatch's unique ids, -1 */
-    uint8_t *seen_in_lane; /* [V] */
-    int32_t *fill;         /* [R] */
-    int32_t *lane_list;    /* [V] */
-    int64_t lane_count, unique;
+    int32_t *slot_of_id; /* [V]: place among the microbatch's unique ids, -1 */
+    int32_t *fill;       /* [R] */
 
     clt_buffer **buffers;
     int n_buffers, cap_buffers;
@@ -292,6 +301,22 @@ clt_status clt_mpt_fp8_begin(clt_mpt *m);
 size_t clt_mpt_fp8_formats(const clt_model *model, const clt_fp8 **out);
 clt_status clt_mpt_fp8_set_scales(clt_model *model, const float *scale);
 clt_status clt_mpt_fp8_amax(clt_model *model, float *amax);
+
+/* Whether the loss's gradient leaves out the ones at the targets, so that they do not share the scale of an
+ * 8-bit block with probabilities, and the functions below add their part (docs/numerics.md, "Eight-bit
+ * blocks"). */
+static inline bool clt_mpt_has_ones(const clt_mpt *m) {
+    return m->shape.training && m->shape.eight_bits && !(m->cfg.final_logit_softcapping > 0);
+}
+/* Sets one_id and one_factor of the microbatch on the host. */
+void clt_mpt_ones_set(clt_mpt *m, const clt_model_pass *b);
+/* m->dx = the ones' part of the gradient of norm_f's output, for the residual of the head's data gradient. */
+clt_status clt_mpt_ones_data(clt_mpt *m, const clt_model_pass *b);
+/* The ones' part of the gradient of the head's weight, into its sum; with lane_last that is added to the
+ * gradient. Overwrites m->dx. */
+clt_status clt_mpt_ones_weight(clt_mpt *m, const clt_model_pass *b);
+/* The end of a lane: `to` += l->sum at the ids of the lane. */
+clt_status clt_mpt_lists_add(clt_mpt *m, const clt_mpt_lists *l, clt_tensor to);
 
 /* What norm_2 reads [R, C]. */
 static inline clt_ref clt_mpt_mlp_input(const clt_mpt *m, int layer) {

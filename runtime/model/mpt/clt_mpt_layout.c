@@ -191,6 +191,11 @@ static clt_status take_places(clt_mpt *m) {
     return CLT_OK;
 }
 
+static clt_status take_sum(clt_mpt *m, const char *name, clt_mpt_lists *l) {
+    CLT_TRY(take_other(m, name, m->cfg.vocab_size * m->cfg.d_model, &l->sum));
+    return take_other(m, "ids of a lane", m->cfg.vocab_size, &l->lane_ids);
+}
+
 static clt_status take_gradients(clt_mpt *m) {
     const clt_mpt_config *c = &m->cfg;
     int64_t R = m->rows, C = c->d_model;
@@ -207,14 +212,15 @@ static clt_status take_gradients(clt_mpt *m) {
         CLT_TRY(take_act(m, "gradient", R * C, &m->dbranch));
     for (int i = 0; i < c->n_layers; i++)
         if (m->source_of_kv[i]) CLT_TRY(take_act(m, "gradient of qkv", R * m->width, &m->dqkv[i]));
+    if (clt_mpt_has_ones(m)) CLT_TRY(take_sum(m, "gradient of targets", &m->ones));
     if (!c->tie_word_embeddings || m->shape.numerics == CLT_FAST) return CLT_OK;
-    CLT_TRY(take_other(m, "gradient of lookups", c->vocab_size * C, &m->lookup));
-    return take_other(m, "lookup lists", c->vocab_size, &m->lane_ids);
+    return take_sum(m, "gradient of lookups", &m->lookups);
 }
 
 /* What a microbatch brings: one buffer, places in the order of clt_mpt_host. */
 static clt_status take_batch(clt_mpt *m) {
     int64_t R = m->rows, words = 0;
+    const bool ones = clt_mpt_has_ones(m);
     const struct {
         clt_ref *place;
         int64_t count;
@@ -226,13 +232,19 @@ static clt_status take_batch(clt_mpt *m) {
                 {&m->seq_ids, R, m->cfg.attn_uses_sequence_id},
                 {&m->row_temperature, R, clt_mpt_temperature_by_row(&m->cfg)},
                 {&m->row_weight, R, m->shape.training},
-                {&m->unique_ids, R, m->shape.training},
-                {&m->unique_first, R, m->shape.training},
-                {&m->unique_begin, R + 1, m->shape.training},
-                {&m->row_of, R, m->shape.training}};
+                {&m->lookups.ids, R, m->shape.training},
+                {&m->lookups.first, R, m->shape.training},
+                {&m->lookups.begin, R + 1, m->shape.training},
+                {&m->lookups.row_of, R, m->shape.training},
+                {&m->ones.ids, R, ones},
+                {&m->ones.first, R, ones},
+                {&m->ones.begin, R + 1, ones},
+                {&m->ones.row_of, R, ones},
+                {&m->one_id, R, ones},
+                {&m->one_factor, R, ones}};
     clt_ref all = clt_ref_none();
     for (size_t i = 0; i < CLT_COUNT_OF(part); i++) {
-        if (part[i].place == &m->unique_ids) m->forward_words = words;
+        if (part[i].place == &m->lookups.ids) m->forward_words = words;
         if (!part[i].there) continue;
         part[i].place->off = (uint64_t)words;
         words += CLT_ROUND_UP(part[i].count, (int64_t)PLACE);
@@ -497,6 +509,11 @@ static void *host_array(size_t count, size_t size, size_t *lack) {
     return p;
 }
 
+static void take_lane(const clt_mpt *m, clt_mpt_lists *l, size_t *lack) {
+    l->in_lane = host_array((size_t)m->cfg.vocab_size, 1, lack);
+    l->lane_list = host_array((size_t)m->cfg.vocab_size, sizeof *l->lane_list, lack);
+}
+
 /* Host arrays that grow with the batch, the text or the vocabulary. */
 static clt_status take_host(clt_mpt *m) {
     const size_t rows = (size_t)m->rows, vocab = (size_t)m->cfg.vocab_size, seq = (size_t)m->shape.seq;
@@ -508,8 +525,8 @@ static clt_status take_host(clt_mpt *m) {
     if (m->row_temperature.buf) m->temperature_at = host_array(seq, sizeof *m->temperature_at, &lack);
     if (m->shape.training) {
         m->slot_of_id = host_array(vocab, sizeof *m->slot_of_id, &lack);
-        m->seen_in_lane = host_array(vocab, 1, &lack);
-        m->lane_list = host_array(vocab, sizeof *m->lane_list, &lack);
+        take_lane(m, &m->lookups, &lack);
+        if (clt_mpt_has_ones(m)) take_lane(m, &m->ones, &lack);
         m->fill = host_array(rows, sizeof *m->fill, &lack);
     }
     if (lack) return clt_no_memory("the model's host arrays", lack);
@@ -548,8 +565,10 @@ void clt_mpt_destroy(clt_model *model) {
     clt_free(m->dqkv);
     clt_free(m->eight.weight);
     clt_free(m->slot_of_id);
-    clt_free(m->seen_in_lane);
-    clt_free(m->lane_list);
+    clt_free(m->lookups.in_lane);
+    clt_free(m->lookups.lane_list);
+    clt_free(m->ones.in_lane);
+    clt_free(m->ones.lane_list);
     clt_free(m->fill);
     clt_free(m->host);
     clt_free(m->host_correct);

@@ -133,8 +133,9 @@ typedef struct {
 void clt_ref_gemm_fp8(const clt_ref_gemm_fp8_params *p);
 /* Output (i, j) alone, for sampled checks at large shapes. */
 void clt_ref_gemm_fp8_at(const clt_ref_gemm_fp8_params *p, int64_t i, int64_t j);
-/* As clt_ref_gemm_near_at. A matrix unit adds 32 products to a sum at once and keeps 13 bits below the largest
- * of them, so a step loses at most 2^-12 of the sum of |a b|; with split there are at most four such steps. */
+/* As clt_ref_gemm_near_at. A matrix unit adds 32 products to a sum at once and keeps 13 bits below the
+ * largest of them, so a step loses at most 2^-12 of the sum of |a b|; with split there are at most four such
+ * steps. */
 clt_ref_gemm_near clt_ref_gemm_fp8_near_at(const clt_ref_gemm_fp8_params *p, int64_t i, int64_t j,
                                            double c_before);
 
@@ -252,8 +253,8 @@ float clt_ref_dropout_factor(float p, uint64_t seed, uint64_t step, int64_t samp
                              int32_t site, uint64_t element);
 
 void clt_ref_loss(int64_t rows, int64_t vocab, int64_t ld, float *logits, const int32_t *targets, float scale,
-                  float softcap, bool grad, float weight, const float *row_weight, float *token_loss,
-                  int32_t *correct);
+                  float softcap, bool grad, bool apart, float weight, const float *row_weight,
+                  float *token_loss, int32_t *correct);
 
 float clt_ref_row_sumsq(const float *x, int64_t n); /* sum of squares by the row rule */
 float clt_ref_chunk_sumsq(const float *x);          /* the same of CLT_CHUNK elements */

@@ -8,54 +8,59 @@
 
 #include "clkernels/include/clt_math.clh"
 
+typedef struct {
+    float scale, softcap;
+    bool grad, apart;
+} loss_form;
+
 /* z of one logit; *t is its tanh (softcap only). */
 static float z_of(float x, float scale, float softcap, float *t) {
     *t = softcap > 0.0f ? clt_tanh(x * scale / softcap) : 0.0f;
     return softcap > 0.0f ? *t * softcap : x * scale;
 }
 
-static void gradient_row(float *x, const float *e, int64_t vocab, int32_t target, float scale, float softcap,
+static void gradient_row(float *x, const float *e, int64_t vocab, int32_t target, const loss_form *f,
                          float weight, float sum) {
     const float r = 1.0f / sum;
     for (int64_t v = 0; v < vocab; v++) {
         float t, d = e[v] * r;
-        z_of(x[v], scale, softcap, &t);
-        if (v == target) d = d - 1.0f;
+        z_of(x[v], f->scale, f->softcap, &t);
+        if (v == target && !f->apart) d = d - 1.0f;
         d = d * weight;
-        if (softcap > 0.0f) d = d * fmaf(-t, t, 1.0f);
-        x[v] = d * scale;
+        if (f->softcap > 0.0f) d = d * fmaf(-t, t, 1.0f);
+        x[v] = d * f->scale;
     }
 }
 
 /* One row whose target is inside the vocabulary; e: scratch for a row. */
-static void loss_row(float *x, float *e, int64_t vocab, int32_t target, float scale, float softcap, bool grad,
-                     float weight, float *token_loss, int32_t *correct) {
+static void loss_row(float *x, float *e, int64_t vocab, int32_t target, const loss_form *f, float weight,
+                     float *token_loss, int32_t *correct) {
     float m = -INFINITY, t;
     int64_t best = -1;
     for (int64_t v = 0; v < vocab; v++) {
-        float z = z_of(x[v], scale, softcap, &t);
+        float z = z_of(x[v], f->scale, f->softcap, &t);
         if (z > m || best < 0) {
             if (z > m || z == m) best = v;
             m = z > m ? z : m;
         }
     }
-    for (int64_t v = 0; v < vocab; v++) e[v] = clt_exp(z_of(x[v], scale, softcap, &t) - m);
+    for (int64_t v = 0; v < vocab; v++) e[v] = clt_exp(z_of(x[v], f->scale, f->softcap, &t) - m);
     float sum = clt_ref_row_sum(e, vocab);
-    *token_loss = clt_log(sum) + (m - z_of(x[target], scale, softcap, &t));
+    *token_loss = clt_log(sum) + (m - z_of(x[target], f->scale, f->softcap, &t));
     if (correct) *correct = best == target;
-    if (grad) gradient_row(x, e, vocab, target, scale, softcap, weight, sum);
+    if (f->grad) gradient_row(x, e, vocab, target, f, weight, sum);
 }
 
 void clt_ref_loss(int64_t rows, int64_t vocab, int64_t ld, float *logits, const int32_t *targets, float scale,
-                  float softcap, bool grad, float weight, const float *row_weight, float *token_loss,
-                  int32_t *correct) {
+                  float softcap, bool grad, bool apart, float weight, const float *row_weight,
+                  float *token_loss, int32_t *correct) {
+    const loss_form f = {scale, softcap, grad, apart};
     float *e = clt_malloc((size_t)vocab * sizeof *e);
     for (int64_t r = 0; r < rows; r++) {
         float *x = logits + r * ld;
         int32_t *ok = correct ? &correct[r] : NULL;
         if (targets[r] >= 0 && targets[r] < vocab) {
-            loss_row(x, e, vocab, targets[r], scale, softcap, grad, row_weight ? row_weight[r] : weight,
-                     &token_loss[r], ok);
+            loss_row(x, e, vocab, targets[r], &f, row_weight ? row_weight[r] : weight, &token_loss[r], ok);
             continue;
         }
         token_loss[r] = targets[r] < 0 ? 0.0f : NAN;
