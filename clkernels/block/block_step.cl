@@ -114,6 +114,16 @@ static inline float dot8(float8 w, float4 lo, float4 hi, float sum) {
 
 /* --- products --- */
 
+/* x, opaque to the compiler: a product is described anew for each use, because its description would otherwise stay in
+ * registers through the steps between. */
+#ifndef ANEW
+static inline ulong ANEW(ulong x) {
+    ulong y;
+    __asm__ volatile("mov.b64 %0, %1;" : "=l"(y) : "l"(x));
+    return y;
+}
+#endif
+
 static inline product make_product(uint n, uint k, __global const ELEM *w, uint ldw, __global const ELEM *gate,
                                    uint ldgate, __global const float *bias, __global const float *gate_bias, bool gated) {
     const uint pairs = gated ? n : (n + 1) / 2, group = (uint)get_group_id(0), groups = (uint)get_num_groups(0);
@@ -306,7 +316,12 @@ static inline void put_state(__global float *to, __local group_memory *g, float8
 #define NORM_ARGS(x)                                                                                         \
     __global const float *x##_w, ulong x##_w_off, __global const float *x##_b, ulong x##_b_off
 #define PLACE(p, off) ((p) ? (p) + (off) : (p))
-#define PRODUCT(x) make_product(x##_n, x##_k, x##_w + x##_w_off, x##_ldw, 0, 0, PLACE(x##_bias, x##_bias_off), 0, false)
+#define PRODUCT(x)                                                                                           \
+    make_product((uint)ANEW(x##_n), (uint)ANEW(x##_k), x##_w + ANEW(x##_w_off), x##_ldw, 0, 0,               \
+                 PLACE(x##_bias, x##_bias_off), 0, false)
+#define WIDE_PRODUCT()                                                                                       \
+    make_product((uint)ANEW(up_n), (uint)ANEW(up_k), up_w + ANEW(up_w_off), up_ldw, gate + ANEW(gate_off), ldgate, \
+                 PLACE(up_bias, up_bias_off), PLACE(gate_bias, gate_bias_off), GATED)
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
 block_step(__global uint *counter, uint limit, uint traps, float eps, __global const float *x, ulong x_off,
@@ -320,55 +335,61 @@ block_step(__global uint *counter, uint limit, uint traps, float eps, __global c
            uint heads, uint group, float scale, float softcap, uint window) {
     __local block_memory m;
     const uint item = (uint)get_local_id(0);
-    const product in = PRODUCT(qkv), out = PRODUCT(out), end = PRODUCT(down);
-    const product wide = make_product(up_n, up_k, up_w + up_w_off, up_ldw, gate + gate_off, ldgate,
-                                      PLACE(up_bias, up_bias_off), PLACE(gate_bias, gate_bias_off), GATED);
     piece ready[2][UNROLL];
     x += x_off, qkv += qkv_off, mid += mid_off, hidden += hidden_off, y += y_off;
-
-    request_first(ready, &in, item);
-    fetch_norm(&m, PLACE(norm_1_w, norm_1_w_off), PLACE(norm_1_b, norm_1_b_off), in.k, item);
-    stage_norm(&m, x, in.k, eps, item);
-    multiply(&in, &out, ready, &m, item);
-    finish(&in, false, 0, qkv, &m, item);
-    grid_arrive(counter, item);
-
-    const uint p = (uint)position[position_off], first = (uint)attention_first(p, window);
-    const uint each = (p - first + SPLITS) / SPLITS;
-    cache += cache_off + (size_t)place[place_off] * room * ldc;
-    grid_await(counter, 1, limit, traps, item);
-    for (uint i = (uint)get_group_id(0); i < heads * SPLITS; i += (uint)get_num_groups(0)) {
-        const uint h = i / SPLITS, kv = h / group, begin = first + i % SPLITS * each;
-        const span a = {p, begin, min(begin + each, p + 1), scale, softcap, SLOPE(h)};
-        __global ELEM *keys = cache + kv * HEAD_DIM;
-        float8 acc = (float8)(0.0f);
-        float2 stat = (float2)(-attention_inf(), 0.0f);
-        if (begin <= p) {
-            place_row(&m.attention, qkv + h * HEAD_DIM, qkv + k_at + kv * HEAD_DIM, qkv + v_at + kv * HEAD_DIM,
-                      angles + angles_off + p * (size_t)ROTATED, TEMPER ? temperature[temperature_off + p] : 1.0f,
-                      a.end == p + 1, h % group == 0, keys + p * (size_t)ldc, keys + p * (size_t)ldc + ldc / 2, item);
-            stat = attend(&m.attention, &a, keys, ldc, &acc, item);
-        }
-        put_state(part + i * STATE, &m.attention, acc, stat, item);
+    {
+        const product now = PRODUCT(qkv), next = PRODUCT(out);
+        request_first(ready, &now, item);
+        fetch_norm(&m, PLACE(norm_1_w, norm_1_w_off), PLACE(norm_1_b, norm_1_b_off), now.k, item);
+        stage_norm(&m, x, now.k, eps, item);
+        multiply(&now, &next, ready, &m, item);
+        finish(&now, false, 0, qkv, &m, item);
+        grid_arrive(counter, item);
     }
-    grid_arrive(counter, item);
-    grid_await(counter, 2, limit, traps, item);
-
-    stage_attention(&m, part, out.k, item);
-    multiply(&out, &wide, ready, &m, item);
-    finish(&out, false, x, mid, &m, item);
-    grid_arrive(counter, item);
-    fetch_norm(&m, PLACE(norm_2_w, norm_2_w_off), PLACE(norm_2_b, norm_2_b_off), wide.k, item);
-    grid_await(counter, 3, limit, traps, item);
-
-    stage_norm(&m, mid, wide.k, eps, item);
-    multiply(&wide, &end, ready, &m, item);
-    finish(&wide, true, 0, hidden, &m, item);
-    grid_arrive(counter, item);
-    grid_await(counter, 4, limit, traps, item);
-
-    stage(&m, hidden, end.k, item);
-    multiply(&end, 0, ready, &m, item);
-    finish(&end, false, mid, y, &m, item);
-    grid_leave(counter, item);
+    {
+        const uint p = (uint)position[position_off], first = (uint)attention_first(p, window);
+        const uint each = (p - first + SPLITS) / SPLITS;
+        cache += cache_off + (size_t)place[place_off] * room * ldc;
+        grid_await(counter, 1, limit, traps, item);
+        for (uint i = (uint)get_group_id(0); i < heads * SPLITS; i += (uint)get_num_groups(0)) {
+            const uint h = i / SPLITS, kv = h / group, begin = first + i % SPLITS * each;
+            const span a = {p, begin, min(begin + each, p + 1), scale, softcap, SLOPE(h)};
+            __global ELEM *keys = cache + kv * HEAD_DIM;
+            float8 acc = (float8)(0.0f);
+            float2 stat = (float2)(-attention_inf(), 0.0f);
+            if (begin <= p) {
+                place_row(&m.attention, qkv + h * HEAD_DIM, qkv + k_at + kv * HEAD_DIM, qkv + v_at + kv * HEAD_DIM,
+                          angles + angles_off + p * (size_t)ROTATED, TEMPER ? temperature[temperature_off + p] : 1.0f,
+                          a.end == p + 1, h % group == 0, keys + p * (size_t)ldc, keys + p * (size_t)ldc + ldc / 2, item);
+                stat = attend(&m.attention, &a, keys, ldc, &acc, item);
+            }
+            put_state(part + i * STATE, &m.attention, acc, stat, item);
+        }
+        grid_arrive(counter, item);
+        grid_await(counter, 2, limit, traps, item);
+    }
+    {
+        const product now = PRODUCT(out), next = WIDE_PRODUCT();
+        stage_attention(&m, part, now.k, item);
+        multiply(&now, &next, ready, &m, item);
+        finish(&now, false, x, mid, &m, item);
+        grid_arrive(counter, item);
+        fetch_norm(&m, PLACE(norm_2_w, norm_2_w_off), PLACE(norm_2_b, norm_2_b_off), next.k, item);
+        grid_await(counter, 3, limit, traps, item);
+    }
+    {
+        const product now = WIDE_PRODUCT(), next = PRODUCT(down);
+        stage_norm(&m, mid, now.k, eps, item);
+        multiply(&now, &next, ready, &m, item);
+        finish(&now, true, 0, hidden, &m, item);
+        grid_arrive(counter, item);
+        grid_await(counter, 4, limit, traps, item);
+    }
+    {
+        const product now = PRODUCT(down);
+        stage(&m, hidden, now.k, item);
+        multiply(&now, 0, ready, &m, item);
+        finish(&now, false, mid, y, &m, item);
+        grid_leave(counter, item);
+    }
 }

@@ -6,7 +6,7 @@
 #include "runtime/ops/clt_op_block_step.h"
 #include "runtime/ops/clt_variant.h"
 
-enum { CLT_BLOCK_MOST_HEAD = 256 };
+enum { CLT_BLOCK_MOST_HEAD = 128 };
 
 /* What the program of a call is made for, as build options, and the launch. */
 typedef struct {
