@@ -114,8 +114,8 @@ static inline float dot8(float8 w, float4 lo, float4 hi, float sum) {
 
 /* --- products --- */
 
-/* x, opaque to the compiler: a product is described anew for each use, because its description would otherwise stay in
- * registers through the steps between. */
+/* x, opaque to the compiler: what is derived from it is computed again for each use. Otherwise the descriptions of all
+ * products stay in registers through all steps. */
 #ifndef ANEW
 static inline ulong ANEW(ulong x) {
     ulong y;
@@ -334,21 +334,22 @@ block_step(__global uint *counter, uint limit, uint traps, float eps, __global c
            __global const float *temperature, ulong temperature_off, __global const float *slopes, ulong slopes_off,
            uint heads, uint group, float scale, float softcap, uint window) {
     __local block_memory m;
-    const uint item = (uint)get_local_id(0);
     piece ready[2][UNROLL];
-    x += x_off, qkv += qkv_off, mid += mid_off, hidden += hidden_off, y += y_off;
     {
+        const uint item = (uint)ANEW(get_local_id(0));
         const product now = PRODUCT(qkv), next = PRODUCT(out);
         request_first(ready, &now, item);
         fetch_norm(&m, PLACE(norm_1_w, norm_1_w_off), PLACE(norm_1_b, norm_1_b_off), now.k, item);
-        stage_norm(&m, x, now.k, eps, item);
+        stage_norm(&m, x + ANEW(x_off), now.k, eps, item);
         multiply(&now, &next, ready, &m, item);
-        finish(&now, false, 0, qkv, &m, item);
+        finish(&now, false, 0, qkv + ANEW(qkv_off), &m, item);
         grid_arrive(counter, item);
     }
     {
+        const uint item = (uint)ANEW(get_local_id(0));
         const uint p = (uint)position[position_off], first = (uint)attention_first(p, window);
         const uint each = (p - first + SPLITS) / SPLITS;
+        qkv += qkv_off;
         cache += cache_off + (size_t)place[place_off] * room * ldc;
         grid_await(counter, 1, limit, traps, item);
         for (uint i = (uint)get_group_id(0); i < heads * SPLITS; i += (uint)get_num_groups(0)) {
@@ -369,27 +370,30 @@ block_step(__global uint *counter, uint limit, uint traps, float eps, __global c
         grid_await(counter, 2, limit, traps, item);
     }
     {
+        const uint item = (uint)ANEW(get_local_id(0));
         const product now = PRODUCT(out), next = WIDE_PRODUCT();
         stage_attention(&m, part, now.k, item);
         multiply(&now, &next, ready, &m, item);
-        finish(&now, false, x, mid, &m, item);
+        finish(&now, false, x + ANEW(x_off), mid + ANEW(mid_off), &m, item);
         grid_arrive(counter, item);
         fetch_norm(&m, PLACE(norm_2_w, norm_2_w_off), PLACE(norm_2_b, norm_2_b_off), next.k, item);
         grid_await(counter, 3, limit, traps, item);
     }
     {
+        const uint item = (uint)ANEW(get_local_id(0));
         const product now = WIDE_PRODUCT(), next = PRODUCT(down);
-        stage_norm(&m, mid, now.k, eps, item);
+        stage_norm(&m, mid + ANEW(mid_off), now.k, eps, item);
         multiply(&now, &next, ready, &m, item);
-        finish(&now, true, 0, hidden, &m, item);
+        finish(&now, true, 0, hidden + ANEW(hidden_off), &m, item);
         grid_arrive(counter, item);
         grid_await(counter, 4, limit, traps, item);
     }
     {
+        const uint item = (uint)ANEW(get_local_id(0));
         const product now = PRODUCT(down);
-        stage(&m, hidden, now.k, item);
+        stage(&m, hidden + ANEW(hidden_off), now.k, item);
         multiply(&now, 0, ready, &m, item);
-        finish(&now, false, mid, y, &m, item);
+        finish(&now, false, mid + ANEW(mid_off), y + ANEW(y_off), &m, item);
         grid_leave(counter, item);
     }
 }
