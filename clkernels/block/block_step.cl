@@ -310,6 +310,33 @@ static inline void put_state(__global float *to, __local group_memory *g, float8
     barrier(CLK_LOCAL_MEM_FENCE); /* the sums and the query are read */
 }
 
+/* Attention's arguments; p is the position. */
+typedef struct {
+    uint heads, group, p, window, ldc;
+    float scale, softcap, temper;
+    __global const float *q, *k, *v, *angles, *slopes;
+    __global ELEM *cache;
+} attention_call;
+
+/* This group's heads and parts. */
+static inline void attend_parts(const attention_call *c, __global float *part, __local group_memory *g, uint item) {
+    const uint first = (uint)attention_first(c->p, c->window), each = (c->p - first + SPLITS) / SPLITS, slopes_off = 0;
+    __global const float *slopes = c->slopes;
+    for (uint i = (uint)get_group_id(0); i < c->heads * SPLITS; i += (uint)get_num_groups(0)) {
+        const uint h = i / SPLITS, at = h / c->group * HEAD_DIM, begin = first + i % SPLITS * each;
+        const span a = {c->p, begin, min(begin + each, c->p + 1), c->scale, c->softcap, SLOPE(h)};
+        __global ELEM *key = c->cache + at + c->p * (size_t)c->ldc;
+        float8 acc = (float8)(0.0f);
+        float2 stat = (float2)(-attention_inf(), 0.0f);
+        if (begin <= c->p) {
+            place_row(g, c->q + h * HEAD_DIM, c->k + at, c->v + at, c->angles, c->temper, a.end == c->p + 1,
+                      h % c->group == 0, key, key + c->ldc / 2, item);
+            stat = attend(g, &a, c->cache + at, c->ldc, &acc, item);
+        }
+        put_state(part + i * STATE, g, acc, stat, item);
+    }
+}
+
 #define PRODUCT_ARGS(x)                                                                                      \
     uint x##_n, uint x##_k, __global const ELEM *x##_w, ulong x##_w_off, uint x##_ldw, __global const float *x##_bias, \
         ulong x##_bias_off
@@ -347,27 +374,14 @@ block_step(__global uint *counter, uint limit, uint traps, float eps, __global c
     }
     {
         const uint item = (uint)ANEW(get_local_id(0));
-        const uint p = (uint)position[position_off], first = (uint)attention_first(p, window);
-        const uint each = (p - first + SPLITS) / SPLITS;
-        qkv += qkv_off;
-        cache += cache_off + (size_t)place[place_off] * room * ldc;
+        const uint p = (uint)position[position_off];
+        __global const float *q = qkv + ANEW(qkv_off);
+        const attention_call c = {heads, group, p, window, ldc, scale, softcap, TEMPER ? temperature[temperature_off + p] : 1.0f,
+                                  q, q + k_at, q + v_at, angles + angles_off + p * (size_t)ROTATED, slopes + slopes_off,
+                                  cache + cache_off + (size_t)place[place_off] * room * ldc};
         grid_await(counter, 1, limit, traps, item);
-        for (uint i = (uint)get_group_id(0); i < heads * SPLITS; i += (uint)get_num_groups(0)) {
-            const uint h = i / SPLITS, kv = h / group, begin = first + i % SPLITS * each;
-            const span a = {p, begin, min(begin + each, p + 1), scale, softcap, SLOPE(h)};
-            __global ELEM *keys = cache + kv * HEAD_DIM;
-            float8 acc = (float8)(0.0f);
-            float2 stat = (float2)(-attention_inf(), 0.0f);
-            if (begin <= p) {
-                place_row(&m.attention, qkv + h * HEAD_DIM, qkv + k_at + kv * HEAD_DIM, qkv + v_at + kv * HEAD_DIM,
-                          angles + angles_off + p * (size_t)ROTATED, TEMPER ? temperature[temperature_off + p] : 1.0f,
-                          a.end == p + 1, h % group == 0, keys + p * (size_t)ldc, keys + p * (size_t)ldc + ldc / 2, item);
-                stat = attend(&m.attention, &a, keys, ldc, &acc, item);
-            }
-            put_state(part + i * STATE, &m.attention, acc, stat, item);
-        }
-        grid_arrive(counter, item);
-        grid_await(counter, 2, limit, traps, item);
+        attend_parts(&c, part, &m.attention, item);
+        grid_barrier(counter, 2, limit, traps, item);
     }
     {
         const uint item = (uint)ANEW(get_local_id(0));
@@ -385,8 +399,7 @@ block_step(__global uint *counter, uint limit, uint traps, float eps, __global c
         stage_norm(&m, mid + ANEW(mid_off), now.k, eps, item);
         multiply(&now, &next, ready, &m, item);
         finish(&now, true, 0, hidden + ANEW(hidden_off), &m, item);
-        grid_arrive(counter, item);
-        grid_await(counter, 4, limit, traps, item);
+        grid_barrier(counter, 4, limit, traps, item);
     }
     {
         const uint item = (uint)ANEW(get_local_id(0));
