@@ -375,6 +375,7 @@ clt_status clt_engine_measure(clt_engine *e, double *samples_per_second) {
         st = time_samples(e, &b, &seconds);
         if (i > 0) best = CLT_MIN(best, seconds);
     }
+    if (st == CLT_OK) st = clt_engine_fp8_changed(e);
     e->mute = false;
     clt_engine_forget_units(e);
     clt_free(storage);
