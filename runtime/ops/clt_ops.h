@@ -35,6 +35,7 @@
 
 #include "runtime/ops/clt_op_attention.h"
 #include "runtime/ops/clt_op_attention_step.h"
+#include "runtime/ops/clt_op_block_step.h"
 #include "runtime/ops/clt_op_elementwise.h"
 #include "runtime/ops/clt_op_embedding.h"
 #include "runtime/ops/clt_op_gemm.h"

@@ -1,6 +1,6 @@
-/* The operations of a growing text's next token: rows of linear.vt and attention_step.vt pass their checks,
- * which compare with formulas in double, for every type and feature; calls that they cannot compute are
- * declined. The likeliest token is the first of the largest logits. */
+/* The operations of a growing text's next token: rows of linear.vt, attention_step.vt and block_step.vt pass
+ * their checks, which compare with formulas in double, for every type and feature; calls that they cannot
+ * compute are declined. The likeliest token is the first of the largest logits. */
 #include <math.h>
 #include <string.h>
 
@@ -90,6 +90,70 @@ static void attention_is_right(void **state) {
     for (int d = 0; d < tu_device_count(); d++) each_row(d, "attention_step", use_attention);
 }
 
+/* A block of Llama's form, or with `old` of MPT's. */
+static clt_block_step_params block_call(clt_ref some, clt_dtype type, bool old) {
+    const int64_t C = 640, F = 1792, H = 8, KV = old ? 8 : 2, D = 64;
+    const clt_ref next = {some.buf, 16}, mid = {some.buf, 32}, at = {some.buf, 48}, hidden = {some.buf, 64};
+    const clt_tensor x = clt_tensor_of(some, C, CLT_F32), w = clt_tensor_of(some, C, type);
+    const clt_tensor v = old ? clt_tensor_vector(some, CLT_F32) : clt_tensor_none();
+    clt_block_step_params b = {
+        .qkv = {.rows = 1,
+                .n = (H + 2 * KV) * D,
+                .k = C,
+                .norm = CLT_LINEAR_RMS_NORM,
+                .x = x,
+                .w = w,
+                .bias = v},
+        .out = {.rows = 1, .n = C, .k = H * D, .w = w, .bias = v, .residual = x},
+        .hidden =
+            {.rows = 1, .n = F, .k = C, .norm = CLT_LINEAR_RMS_NORM, .act = CLT_ACT_SILU, .w = w, .bias = v},
+        .down = {.rows = 1, .n = C, .k = F, .w = w, .bias = v, .y = x},
+        .attention = attention_call(type, D)};
+    b.attention.heads = H, b.attention.kv_heads = KV, b.attention.cache.ld = 2 * KV * D;
+    b.qkv.norm_w = b.hidden.norm_w = clt_tensor_vector(some, CLT_F32);
+    b.qkv.norm_b = b.hidden.norm_b = v;
+    b.qkv.y = b.attention.qkv = clt_tensor_of(next, b.qkv.n, CLT_F32);
+    b.out.x = b.attention.o = clt_tensor_of(at, b.out.k, CLT_F32);
+    b.out.y = b.hidden.x = b.down.residual = clt_tensor_of(mid, C, CLT_F32);
+    b.hidden.y = b.down.x = clt_tensor_of(hidden, F, CLT_F32);
+    b.out.w.ld = b.out.k, b.down.w.ld = F;
+    if (old) {
+        b.qkv.norm = b.hidden.norm = CLT_LINEAR_LAYER_NORM, b.hidden.act = CLT_ACT_GELU;
+        b.attention.slopes = some, b.attention.window = 5;
+    } else {
+        b.hidden.gate = w, b.attention.rotated = D, b.attention.angles = some;
+    }
+    return b;
+}
+
+static void use_block(clt_ops *ops, const clt_variant *row) {
+    clt_buffer *some;
+    bool takes = true;
+    tu_assert_ok(clt_buffer_create(clt_ops_device(ops), 1024, "present", &some), "buffer");
+    for (int i = 0; i < 4; i++) {
+        clt_block_step_params b = block_call((clt_ref){some, 0}, i % 2 ? CLT_F16 : CLT_BF16, i / 2);
+        tu_assert_ok(clt_op_block_step_takes(ops, &b, &takes), row->id);
+        if (takes != !strcmp(row->body, "grid"))
+            fail_msg("block_step=%s %s block %d", row->id, takes ? "takes" : "fails its check of", i);
+    }
+    for (int i = 0; i < 5; i++) { /* each is not the call that passed */
+        clt_block_step_params b = block_call((clt_ref){some, 0}, CLT_BF16, false);
+        if (i == 0) b.hidden.rows = 2;
+        if (i == 1) b.attention.shared = true;
+        if (i == 2) b.down.residual = b.qkv.x;
+        if (i == 3) b.out.w.type = CLT_F32;
+        if (i == 4) b.qkv.w.ref.off = 4;
+        tu_assert_ok(clt_op_block_step_takes(ops, &b, &takes), row->id);
+        assert_false(takes);
+    }
+    clt_buffer_destroy(some);
+}
+
+static void block_is_right(void **state) {
+    (void)state;
+    for (int d = 0; d < tu_device_count(); d++) each_row(d, "block_step", use_block);
+}
+
 static void others_are_declined(void **state) {
     (void)state;
     bool takes = true;
@@ -154,8 +218,9 @@ static void greedy_is_right(void **state) {
 
 int main(int argc, char **argv) {
     tu_init(argc, argv);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(linear_is_right), cmocka_unit_test(attention_is_right),
-        cmocka_unit_test(greedy_is_right), cmocka_unit_test(others_are_declined)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(linear_is_right),
+                                       cmocka_unit_test(attention_is_right), cmocka_unit_test(block_is_right),
+                                       cmocka_unit_test(greedy_is_right),
+                                       cmocka_unit_test(others_are_declined)};
     return tu_run(tests, CLT_COUNT_OF(tests));
 }

@@ -83,7 +83,7 @@ static void params_that_nobody_reads_are_refused(void **state) {
 
 /* Operations that callers replace by others where no row is usable (clt_variant_pick_optional). */
 static bool is_optional(const char *op) {
-    return !strcmp(op, "linear") || !strcmp(op, "attention_step");
+    return !strcmp(op, "linear") || !strcmp(op, "attention_step") || !strcmp(op, "block_step");
 }
 
 /* Every table in the program: each kernel file is there, all params are read, and the last row asks for

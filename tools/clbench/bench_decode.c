@@ -1,6 +1,6 @@
 /* clbench decode: what the next token of a text takes in one layer: the products of few rows, of which the
- * bytes of the weights are the limit, and attention over cached keys and values. Successive calls read
- * different weights, so that none of them are in a cache, as in a model. */
+ * bytes of the weights are the limit, attention over cached keys and values, and all of them in one launch.
+ * Successive calls read different weights, so that none of them are in a cache, as in a model. */
 #include "tools/clbench/bench.h"
 
 #include <string.h>
@@ -154,6 +154,93 @@ static clt_status run_attention(bench *b, const layer *s, int64_t rows, int64_t 
     return st;
 }
 
+/* --- a block --- */
+
+/* Sizes of a whole block in Llama's form. */
+typedef struct {
+    const char *suite;
+    int64_t width, hidden, heads, kv_heads, head_dim;
+} block;
+
+typedef struct {
+    bench *b;
+    clt_block_step_params p;
+    attention_work attention;
+    clt_ref x, norm, weights; /* x: the residual stream, qkv, hidden and the result, one after another */
+    uint64_t bytes, each;     /* of a block's weights; elements of a block's weights */
+    int64_t copies, next;
+} block_work;
+
+static clt_status call_block(void *ctx) {
+    block_work *w = ctx;
+    clt_block_step_params p = w->p;
+    clt_tensor *const t[] = {&p.qkv.w, &p.out.w, &p.hidden.w, &p.hidden.gate, &p.down.w};
+    for (size_t i = 0; i < CLT_COUNT_OF(t); i++) t[i]->ref.off += (uint64_t)w->next * w->each;
+    w->next = (w->next + 1) % w->copies;
+    return clt_op_block_step(w->b->ops, &p);
+}
+
+static clt_linear_params block_product(block_work *w, int64_t n, int64_t k, clt_tensor x, clt_tensor y) {
+    const clt_ref at = clt_ref_at(w->weights, w->each);
+    w->each += (uint64_t)(n * k);
+    return (clt_linear_params){
+        .rows = 1, .n = n, .k = k, .eps = 1e-5f, .x = x, .w = clt_tensor_of(at, k, w->b->type), .y = y};
+}
+
+static clt_status make_block(bench *b, const block *s, int64_t keys, block_work *w) {
+    const int64_t C = s->width, F = s->hidden, A = s->heads * s->head_dim,
+                  W = A + 2 * s->kv_heads * s->head_dim;
+    const layer heads = {s->suite, s->heads, s->kv_heads, s->head_dim};
+    const uint64_t all = (uint64_t)(W * C + C * A + 3 * F * C);
+    *w = (block_work){.b = b, .bytes = all * clt_dtype_bytes(b->type)};
+    w->copies = 2 + (int64_t)(((uint64_t)AWAY_MIB << 20) / w->bytes);
+    CLT_TRY(bench_tensor(b, (uint64_t)(3 * C + F), 1, "bench x", &w->x, NULL));
+    CLT_TRY(bench_tensor(b, (uint64_t)C, 2, "bench norm", &w->norm, NULL));
+    CLT_TRY(bench_tensor_as(b, b->type, all * (uint64_t)w->copies, 4, "bench weights", &w->weights, NULL));
+    CLT_TRY(make_attention(b, &heads, 1, keys, &w->attention));
+    clt_block_step_params *p = &w->p;
+    p->attention = w->attention.p;
+    const clt_tensor x = clt_tensor_of(w->x, C, CLT_F32), mid = clt_tensor_at(x, 1, 0),
+                     y = clt_tensor_at(x, 2, 0),
+                     hidden = clt_tensor_of(clt_tensor_at(x, 3, 0).ref, F, CLT_F32);
+    p->qkv = block_product(w, W, C, x, p->attention.qkv);
+    p->out = block_product(w, C, A, p->attention.o, mid);
+    p->hidden = block_product(w, F, C, mid, hidden);
+    p->hidden.gate = block_product(w, F, C, mid, hidden).w;
+    p->hidden.act = CLT_ACT_SILU;
+    p->down = block_product(w, C, F, hidden, y);
+    p->out.residual = x, p->down.residual = mid;
+    p->qkv.norm = p->hidden.norm = CLT_LINEAR_RMS_NORM;
+    p->qkv.norm_w = p->hidden.norm_w = clt_tensor_vector(w->norm, CLT_F32);
+    return CLT_OK;
+}
+
+static clt_status run_block(bench *b, const block *s, int64_t keys) {
+    bench_row row = {.op = "block", .type = b->type};
+    block_work w = {0};
+    bool takes = false;
+    snprintf(row.shape, sizeof row.shape, "1 row of %lld, hidden %lld, T%lld", (long long)s->width,
+             (long long)s->hidden, (long long)keys);
+    if (!bench_wants(b, row.op, row.shape)) return CLT_OK;
+    clt_status st = make_block(b, s, keys, &w);
+    row.bytes = (double)w.bytes;
+    if (st == CLT_OK) st = clt_op_block_step_takes(b->ops, &w.p, &takes);
+    if (st == CLT_OK && !takes) st = declined(row.shape);
+    if (st == CLT_OK && takes) st = bench_time(b, call_block, &w, &row.seconds);
+    bench_variant(b, "block_step", row.variant, sizeof row.variant);
+    if (st == CLT_OK && takes) bench_add(b, &row);
+    const clt_ref all[] = {w.x,
+                           w.norm,
+                           w.weights,
+                           w.attention.qkv,
+                           w.attention.o,
+                           w.attention.angles,
+                           w.attention.cache,
+                           w.attention.index};
+    for (size_t i = 0; i < CLT_COUNT_OF(all); i++) bench_free(all[i]);
+    return st;
+}
+
 /* --- suites --- */
 
 static const product products[] = {
@@ -163,6 +250,8 @@ static const product products[] = {
     {"llama-8b", "out", 4096, 4096, false, false},       {"llama-8b", "gate and up", 14336, 4096, true, true},
     {"llama-8b", "down", 4096, 14336, false, false},     {"tiny", "q|k|v", 192, 64, true, false},
     {"tiny", "gate and up", 96, 64, true, true}};
+static const block blocks[] = {
+    {"llama-1b", 2048, 8192, 32, 8, 64}, {"llama-8b", 4096, 14336, 32, 8, 128}, {"tiny", 64, 96, 4, 2, 16}};
 static const layer layers[] = {{"llama-1b", 32, 8, 64}, {"llama-8b", 32, 8, 128}, {"tiny", 4, 2, 16}};
 
 static clt_status run_suite(bench *b) {
@@ -177,6 +266,8 @@ static clt_status run_suite(bench *b) {
         for (int64_t keys = 128; keys <= 8192; keys *= 4) CLT_TRY(run_attention(b, &layers[i], 1, keys));
         CLT_TRY(run_attention(b, &layers[i], 8, 512));
     }
+    for (size_t i = 0; i < CLT_COUNT_OF(blocks); i++)
+        if (!strcmp(blocks[i].suite, b->suite)) CLT_TRY(run_block(b, &blocks[i], 512));
     return known
                ? CLT_OK
                : clt_error(CLT_USAGE, "clbench decode: unknown suite '%s'; suites: llama-1b, llama-8b, tiny",
@@ -190,10 +281,13 @@ int bench_decode(int argc, char **argv) {
         .summary =
             "Measures what the next token of a text takes in a layer: products of 1, 4 and 8 rows with the "
             "norm "
-            "before them (linear), and attention over 128 to 8,192 cached positions (attention step). Only "
+            "before them (linear), attention over 128 to 8,192 cached positions (attention step), and a "
+            "whole block "
+            "in one launch (block). Only "
             "numerics fast on GPUs has such kernels; CLTRAIN_VARIANT forces them elsewhere.",
         .examples = "  clbench decode --type bf16 --numerics fast\n"
-                    "  clbench decode --type bf16 --numerics fast --suite llama-8b --only attention\n",
+                    "  clbench decode --type bf16 --numerics fast --suite llama-8b --only attention\n"
+                    "  clbench decode --type bf16 --numerics fast --only block\n",
         .suites = "llama-1b, llama-8b, tiny"};
     int code = bench_start(&b, &about, argc, argv);
     if (code >= 0) return code;

@@ -180,6 +180,7 @@ struct clt_mpt {
     int64_t *n_cached;         /* [texts] */
     clt_mpt_step *step;        /* NULL: not in a step */
     int fused;                 /* whether a step takes its own kernels: 1 yes, -1 no, 0 not asked yet */
+    bool whole_blocks;         /* a block for one text is one launch */
     clt_mpt_step_places at;
     clt_mpt_repeat repeat;
     clt_mpt_ahead ahead;

@@ -1,7 +1,8 @@
 /* One new token for each of a few texts (m->step). All modes gather the rows of the tables at the texts'
  * positions, and the plain pass (clt_mpt_forward) reads these. In numerics fast, on devices that have the
  * kernels, a block is five launches: q|k|v with norm_1, attention with rotation and cache, out_proj, the
- * MLP's hidden values with norm_2, down_proj; the activations between them are fp32. */
+ * MLP's hidden values with norm_2, down_proj; the activations between them are fp32. For one text, one launch
+ * does all five where the device has that kernel (clt_op_block_step). */
 #include "runtime/model/mpt/clt_mpt_internal.h"
 
 #include <string.h>
@@ -118,19 +119,27 @@ static clt_linear_params hidden_of(const clt_mpt *m, int layer) {
     return p;
 }
 
-static clt_status run_block(clt_mpt *m, int layer, clt_ref x_out) {
+/* The steps of a block behind q|k|v, and with one product of q|k|v all five. */
+static clt_block_step_params block_of(const clt_mpt *m, int layer, clt_ref x_out) {
     const clt_mpt_block_index *x = &m->index.block[layer];
     const clt_mpt_acts *a = &m->acts[layer];
+    return (clt_block_step_params){.out = branch_end(m, m->at.att, x->wout, x->bout, a->x, a->mid),
+                                   .hidden = hidden_of(m, layer),
+                                   .down = branch_end(m, m->at.hidden, x->wdown, x->bdown, a->mid, x_out),
+                                   .attention = attention_of(m, layer)};
+}
+
+static clt_status run_block(clt_mpt *m, int layer, clt_ref x_out) {
+    clt_block_step_params b = block_of(m, layer, x_out);
     clt_linear_params qkv[3];
-    for (int i = 0, n = qkv_of(m, layer, qkv); i < n; i++) CLT_TRY(clt_op_linear(m->ops, &qkv[i]));
-    const clt_attention_step_params attention = attention_of(m, layer);
-    const clt_linear_params out = branch_end(m, m->at.att, x->wout, x->bout, a->x, a->mid),
-                            hidden = hidden_of(m, layer),
-                            down = branch_end(m, m->at.hidden, x->wdown, x->bdown, a->mid, x_out);
-    CLT_TRY(clt_op_attention_step(m->ops, &attention));
-    CLT_TRY(clt_op_linear(m->ops, &out));
-    CLT_TRY(clt_op_linear(m->ops, &hidden));
-    return clt_op_linear(m->ops, &down);
+    const int n = qkv_of(m, layer, qkv);
+    b.qkv = qkv[0];
+    if (m->whole_blocks && m->step->rows == 1) return clt_op_block_step(m->ops, &b);
+    for (int i = 0; i < n; i++) CLT_TRY(clt_op_linear(m->ops, &qkv[i]));
+    CLT_TRY(clt_op_attention_step(m->ops, &b.attention));
+    CLT_TRY(clt_op_linear(m->ops, &b.out));
+    CLT_TRY(clt_op_linear(m->ops, &b.hidden));
+    return clt_op_linear(m->ops, &b.down);
 }
 
 static clt_linear_params head_of(const clt_mpt *m) {
@@ -147,16 +156,29 @@ static clt_status linear_takes(clt_mpt *m, const clt_linear_params *p, bool *all
 }
 
 static clt_status block_takes(clt_mpt *m, int layer, bool *all) {
-    const clt_mpt_block_index *x = &m->index.block[layer];
+    const clt_block_step_params b = block_of(m, layer, m->x_last);
     clt_linear_params p[6];
     int n = qkv_of(m, layer, p);
-    p[n++] = branch_end(m, m->at.att, x->wout, x->bout, m->acts[layer].x, m->acts[layer].mid);
-    p[n++] = hidden_of(m, layer);
-    p[n++] = branch_end(m, m->at.hidden, x->wdown, x->bdown, m->acts[layer].mid, m->x_last);
+    p[n++] = b.out;
+    p[n++] = b.hidden;
+    p[n++] = b.down;
     for (int i = 0; i < n; i++) CLT_TRY(linear_takes(m, &p[i], all));
-    const clt_attention_step_params a = attention_of(m, layer);
     bool takes = false;
-    if (*all) CLT_TRY(clt_op_attention_step_takes(m->ops, &a, &takes));
+    if (*all) CLT_TRY(clt_op_attention_step_takes(m->ops, &b.attention, &takes));
+    *all &= takes;
+    return CLT_OK;
+}
+
+/* Whether a block for one text can be one launch. */
+static clt_status whole_block_takes(clt_mpt *m, int layer, bool *all) {
+    clt_block_step_params b = block_of(m, layer, m->x_last);
+    clt_linear_params qkv[3];
+    bool takes = false;
+    if (qkv_of(m, layer, qkv) != 1) *all = false;
+    if (!*all) return CLT_OK;
+    b.qkv = qkv[0];
+    b.qkv.rows = b.out.rows = b.hidden.rows = b.down.rows = b.attention.rows = 1;
+    CLT_TRY(clt_op_block_step_takes(m->ops, &b, &takes));
     *all &= takes;
     return CLT_OK;
 }
@@ -175,6 +197,9 @@ static clt_status ask(clt_mpt *m) {
         const clt_linear_params head = head_of(m);
         CLT_TRY(linear_takes(m, &head, &all));
     }
+    bool whole = all;
+    for (int i = 0; i < m->cfg.n_layers && whole; i++) CLT_TRY(whole_block_takes(m, i, &whole));
+    m->whole_blocks = whole;
     m->fused = all ? 1 : -1;
     return CLT_OK;
 }
