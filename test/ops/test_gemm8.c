@@ -257,6 +257,14 @@ static void model(int d, const char *id) {
     static const gemm8_case t[] = {
         {.m = 256, .n = 2304, .blocks = 6, .block = 128, .b_tile = true, .bias = true, .samples = 4096},
         {.m = 255, .n = 768, .blocks = 24, .block = 128, .b_tile = true, .residual = true, .samples = 4096},
+        {.m = 130,
+         .n = 256,
+         .blocks = 40,
+         .block = 128,
+         .b_tile = true,
+         .residual = true,
+         .out = CLT_BF16,
+         .samples = 4096}, /* a head's data gradient with the ones apart */
         {.m = 2047, .n = 129, .blocks = 3, .block = 64, .kind = 1, .samples = 4096},
         {.form = CLT_GEMM8_SAMPLES,
          .m = 768,

@@ -217,9 +217,15 @@ eight() {
         run resumed $pocl "${n[i]}" max_duration="${end[i]}ba" || { tail -n 5 "$tmp/resumed.log"; fail "8 bits"; return; }
     done
     same "8 bits: resumed on other numbers of ranks" resumed
-    [ -n "$intel" ] || return
-    compare "8 bits: Intel's runtime" intel 1
-    compare "8 bits: 2 ranks: Intel, PoCL" intel,pocl 2
+    if [ -n "$intel" ]; then
+        compare "8 bits: Intel's runtime" intel 1
+        compare "8 bits: 2 ranks: Intel, PoCL" intel,pocl 2
+    fi
+    # The head's matrix takes gradients from products, targets and lookups.
+    conf+=(model.tie_word_embeddings=true)
+    make_reference tied
+    compare "8 bits, tied: 3 ranks, microbatch 1" $pocl 3 device_train_microbatch_size=1
+    stage 2 3 ", 8 bits, tied"
 }
 
 # 8-bit floating point, whose scales come from the largest magnitudes of all ranks.
