@@ -9,16 +9,8 @@
  *   -DSTAGES=4      buffers of 48 KiB
  *   -DHALVES=1      tiles of 128 x 128: each warpgroup owns one block of 64 rows, and buffers have 32 KiB. Not
  *                   with B_TILE. For few tiles
- *   -DIN_PLACE=1    a sum's float is written back to the sum's register, so that the conversions do not wait
- *                   for a few temporary registers
- *   -DTURNS=1       the warpgroups multiply by turns, so that one converts its sums while the other one
- *                   multiplies; 1 + the number of steps of 32 along k that may be unfinished when the turn
- *                   ends: 1, 2, 3 or 4 (with BLOCK 64 at most one step); 5: it ends when all steps are
- *                   issued. 0: no turns
  *   -DBOXED=1       16-bit results, of an epilogue without steps other than the bias, leave through tensor maps
  *   -DBIAS=1        BOXED: the epilogue has a bias
- *   -DOVERLAP=1     BOXED with B_TILE, without BIAS: the last results of a tile leave during the first product of
- *                   the next one
  *   other macros, order   gemm8_blocks.clh; A_TILE=1 is not supported
  *
  * Operands beyond an edge are zeros. So are scales that the copy engine loads; with B_TILE those of rows of a
@@ -37,24 +29,11 @@
 #ifndef HALVES
 #define HALVES 2
 #endif
-#ifndef IN_PLACE
-#define IN_PLACE 0
-#endif
-#ifndef TURNS
-#define TURNS 0
-#endif
 #ifndef BOXED
 #define BOXED 0
 #endif
 #ifndef BIAS
 #define BIAS 0
-#endif
-#ifndef OVERLAP
-#define OVERLAP 0
-#endif
-#define OVERLAPS (OVERLAP && BOXED && B_TILE && !BIAS)
-#if TURNS < 0 || TURNS > 5
-#error "TURNS is 0 to 5"
 #endif
 #if A_TILE
 #error "A_TILE is not supported"
@@ -111,7 +90,6 @@ static inline uint2 tile_place(const gemm8_plan *p, uint t)
 #define EACH_STEP(p, block) for (uint block = begin; block < begin + (p)->group_blocks; block += PER_STEP)
 
 #define EMPTY_AT (STAGES * 8) /* of the barriers for released buffers */
-#define TURN_AT (2 * STAGES * 8)
 #define NEXT_STAGE                                                                                           \
     if (++stage == STAGES) {                                                                                 \
         stage = 0;                                                                                           \
@@ -167,7 +145,6 @@ typedef struct {
     {                                                                                                        \
         const float v = (float)sum[4 * j + i];                                                               \
         d[4 * j + i] = fma(v, scale[h][i / 2][j * 8 / BLOCK], d[4 * j + i]);                                  \
-        if (IN_PLACE) sum[4 * j + i] = as_int(v);                                                            \
     }
 #else
 /* The columns' scales are read a group of 32 columns before they are used. */
@@ -181,7 +158,6 @@ typedef struct {
         const int at = (g)*16 + 4 * j + i;                                                                   \
         const float v = (float)sum[at];                                                                      \
         d[at] = fma(v, row[i / 2] * column[(g) % 2][2 * j + i % 2], d[at]);                                  \
-        if (IN_PLACE) sum[at] = as_int(v);                                                                   \
     }
 #define BEFORE_BLOCK(h, part)                                                                                \
     float row[2], column[2][8];                                                                              \
@@ -195,59 +171,13 @@ typedef struct {
     ADD_GROUP(d, 3)
 #endif
 #define ADDED(d)                                                                                             \
-    CLT_MMA_DONE_WITH("+f", d);                                                                              \
-    if (IN_PLACE) CLT_MMA_DONE_WITH("+r", sum)
+    CLT_MMA_DONE_WITH("+f", d)
 
-/* Turns: a barrier in local memory for each multiplying warpgroup, on which the other one's warps arrive. The
- * first turn is the first warpgroup's. A block has a turn for each 64 rows. A wait on such a barrier is a
- * loop, across which the assembler moves no conversions; before a wait on a named barrier it does. */
-#if TURNS
-#if HALVES == 2
-#define TURN_PARITY(h) (h)
-#else
-#define TURN_PARITY(h) (turn ^= 1)
-#endif
-#define TAKE_TURN(h)                                                                                         \
-    {                                                                                                        \
-        const uint turn_parity = TURN_PARITY(h) ^ 1 ^ half_;                                                 \
-        CLT_BAR_WAIT(bars + TURN_AT + half_ * 8, turn_parity);                                               \
-    }
-#define PASS_TURN                                                                                            \
-    if (lane == 0) CLT_BAR_ARRIVE(bars + TURN_AT + 8 - half_ * 8)
-#else
-#define TAKE_TURN(h)
-#define PASS_TURN
-#endif
-#if TURNS >= 2 && TURNS <= 4
-#if BLOCK == 64
-#define LATE 1 /* steps that may be unfinished */
-#else
-#define LATE CLT_PASTE(LATE_, TURNS)
-#endif
-#define LATE_2 1
-#define LATE_3 2
-#define LATE_4 3
-#define PASS_EARLY                                                                                           \
-    CLT_MMA_WAIT_ANY(1);                                                                                     \
-    PASS_TURN
-#define PASS_LATE
-#elif TURNS == 1
-#define LATE 0
-#define PASS_EARLY
-#define PASS_LATE PASS_TURN
-#else
-#define LATE 0
-#define PASS_EARLY PASS_TURN
-#define PASS_LATE
-#endif
 /* sum = the products of a block for 64 rows. meanwhile: what is done while they are computed. */
-#define PRODUCT(h, ma, mb, meanwhile)                                                                        \
-    TAKE_TURN(h);                                                                                            \
-    CLT_MMA_S8(BLOCK, LATE, sum, ma, mb, zero);                                                              \
+#define PRODUCT(ma, mb, meanwhile)                                                                           \
+    CLT_MMA_S8(BLOCK, sum, ma, mb, zero);                                                                    \
     meanwhile                                                                                                \
-    PASS_EARLY;                                                                                              \
-    CLT_MMA_S8_WAIT(sum);                                                                                    \
-    PASS_LATE
+    CLT_MMA_S8_WAIT(sum)
 
 #define RELEASE                                                                                              \
     if (lane == 0) CLT_BAR_ARRIVE(bars + EMPTY_AT + stage * 8)
@@ -257,17 +187,6 @@ typedef struct {
     const ulong ma = CLT_TILE_K(at + half_ * (HALVES * HALF_BYTES)) + (part)*4, mb = CLT_TILE_K(at + A_BYTES) + (part)*4; \
     const bool last = (part) == PER_STEP - 1 || block + (part) + 1 == begin + p->group_blocks
 #if B_TILE
-/* During a tile's first product: the rest of the previous tile leaves. */
-#if OVERLAPS
-#define BEGIN_TILE(part)                                                                                     \
-    if (block + (part) == 0) {                                                                               \
-        if (t != (uint)get_group_id(0)) SEND_LATE                                                            \
-        EACH(h, 2) EACH(i, 64) acc[h][i] = 0.0f;                                                             \
-        EACH(h, 2) CLT_MMA_DONE_WITH("+f", acc[h]);                                                          \
-    }
-#else
-#define BEGIN_TILE(part)
-#endif
 #if BOXED
 /* During a tile's last product: looks up the next tile, and sends what is finished. */
 #define LOOK_AHEAD(part)                                                                                     \
@@ -286,11 +205,11 @@ typedef struct {
     {                                                                                                        \
         PLACES(part);                                                                                        \
         float scale[2][2][PER_STEP];                                                                         \
-        PRODUCT(0, ma, mb, BEGIN_TILE(part));                                                                \
+        PRODUCT(ma, mb, );                                                                \
         EACH(h, 2) EACH(r, 2) EACH(c, PER_STEP) scale[h][r][c] = next.row[h][r] * next.column[c];            \
         ADD_BLOCK(acc[0], 0, part)                                                                           \
         ADDED(acc[0]);                                                                                       \
-        PRODUCT(1, ma + HALF_BYTES / 16, mb, LOOK_AHEAD(part));                                              \
+        PRODUCT(ma + HALF_BYTES / 16, mb, LOOK_AHEAD(part));                                              \
         if (last) RELEASE;                                                                                   \
         ADD_BLOCK(acc[1], 1, part)                                                                           \
         ADDED(acc[1]);                                                                                       \
@@ -301,13 +220,13 @@ typedef struct {
         PLACES(part);                                                                                        \
         {                                                                                                    \
             BEFORE_BLOCK(0, part)                                                                            \
-            PRODUCT(0, ma, mb, );                                                                               \
+            PRODUCT(ma, mb, );                                                                               \
             ADD_BLOCK(acc[0], 0, part)                                                                       \
             ADDED(acc[0]);                                                                                   \
         }                                                                                                    \
         if (HALVES == 2) {                                                                                   \
             BEFORE_BLOCK(1, part)                                                                            \
-            PRODUCT(1, ma + HALF_BYTES / 16, mb, );                                                          \
+            PRODUCT(ma + HALF_BYTES / 16, mb, );                                                          \
             ADD_BLOCK(acc[HALVES - 1], 1, part)                                                              \
             ADDED(acc[HALVES - 1]);                                                                          \
         }                                                                                                    \
@@ -349,35 +268,25 @@ typedef struct {
 /* By the items of a multiplying warpgroup: its rows of all tiles. zero: see CLT_MMA_S8. */
 ROLE void multiply_tiles(const gemm8_plan *p, __local const clt_gemm_ep *epilogue, __global const float *a_scale,
                          ulong ld_a_scale, __global const float *b_scale, ulong ld_b_scale, uint ring_at,
-                         uint scales_at, uint bars, __local char *boxes, __local uint2 *sent, ulong map_c, uint zero, uint id, uint lane)
+                         uint scales_at, uint bars, __local char *boxes, ulong map_c, uint zero, uint id, uint lane)
 {
     const uint warp = clt_ptx_first(id / 32 - 4), half_ = warp / 4, warp_row = half_ * (HALVES * 64) + warp % 4 * 16;
     __local char *const box = boxes + warp * (BOXES * BOX_BYTES);
     uint stage = 0, parity = 0;
-#if HALVES == 1
-    uint turn = 1;
-#endif
     float acc[HALVES][64];
     BEGIN_SCALES
-#if OVERLAPS
-    int sum[64];
-    EACH(i, 64) sum[i] = 0;
-    EACH(h, 2) EACH(i, 64) acc[h][i] = 0.0f;
-#endif
     EACH_TILE(p)
     {
         FIND_TILE
         const uint m0 = place.x + warp_row, n0 = place.y, row0 = m0 + lane / 4;
         EACH_CHAIN(p)
         {
-#if !OVERLAPS
             {
                 const clt_gemm_ep ep = *epilogue;
                 START
             }
             int sum[64]; /* of this chain only: they need no registers while results leave */
             EACH(i, 64) sum[i] = 0;
-#endif
             EACH_STEP(p, block)
             {
                 const uint at = ring_at + stage * STAGE_BYTES;
@@ -392,9 +301,7 @@ ROLE void multiply_tiles(const gemm8_plan *p, __local const clt_gemm_ep *epilogu
 #endif
                 NEXT_STAGE;
             }
-#if !OVERLAPS
             SEND_RESULTS
-#endif
         }
     }
     END_RESULTS
@@ -410,11 +317,10 @@ gemm8_wgmma(CLT_GEMM8_KERNEL_ARGS, __global const ulong *maps_a, ulong map_a, __
     __local char ring[STAGES * STAGE_BYTES] __attribute__((aligned(1024)));
     __local char boxes[8 * BOXES * BOX_BYTES] __attribute__((aligned(1024)));
     __local char scales[STAGES * SCALE_BYTES + 128] __attribute__((aligned(128)));
-    __local ulong barriers[2 * STAGES + 2];
+    __local ulong barriers[2 * STAGES];
     /* The epilogue's pointers are read when they are needed, which leaves more registers to the products. */
     __local clt_gemm_ep epilogue;
     __local ulong maps[4];
-    __local uint2 sent[8];
     const uint id = (uint)get_local_id(0), lane = id & 31, bars = CLT_LOCAL_ADDRESS(barriers);
     const gemm8_plan plan = {m, n, blocks, group_blocks, (m + BM - 1) / BM, (n + BN - 1) / BN};
     const clt_gemm_ep ep = CLT_EP_INIT;
@@ -429,7 +335,6 @@ gemm8_wgmma(CLT_GEMM8_KERNEL_ARGS, __global const ulong *maps_a, ulong map_a, __
             CLT_BAR_INIT(bars + i * 8, 1);
             CLT_BAR_INIT(bars + EMPTY_AT + i * 8, 8);
         }
-        for (uint i = 0; i < 2; i++) CLT_BAR_INIT(bars + TURN_AT + i * 8, 4);
         CLT_BAR_READY();
         for (uint i = 0; i < (B_TILE ? 2 : 4); i++) CLT_MAP_ACQUIRE(maps[i]);
     }
@@ -441,7 +346,7 @@ gemm8_wgmma(CLT_GEMM8_KERNEL_ARGS, __global const ulong *maps_a, ulong map_a, __
     } else {
         CLT_REGISTERS_MORE(240);
         multiply_tiles(&plan, &epilogue, a_scale + a_scale_off, ld_a_scale, b_scale + b_scale_off, ld_b_scale,
-                       CLT_LOCAL_ADDRESS(ring), CLT_LOCAL_ADDRESS(scales), bars, boxes, sent, (ulong)(maps_c + map_c),
+                       CLT_LOCAL_ADDRESS(ring), CLT_LOCAL_ADDRESS(scales), bars, boxes, (ulong)(maps_c + map_c),
                        (uint)lda & 15, id, lane);
     }
 }
