@@ -34,6 +34,17 @@ static inline void block_sums(float sum[4][COLS], __local float *w, __local floa
 
 /* --- forward --- */
 
+/* acc = acc * factor + sum; a row whose factor is negative keeps its sums. */
+static inline void join_sums(float acc[4][COLS], __local const float *factor, float sum[4][COLS], int ty) {
+#pragma unroll
+    for (int r = 0; r < 4; r++)
+#pragma unroll
+        for (int c = 0; c < COLS; c++) {
+            const float f = factor[ty + TY * r], x = fma(acc[r][c], f, sum[r][c]);
+            acc[r][c] = f < 0.0f ? acc[r][c] : x;
+        }
+}
+
 /* Scores from products; -inf for pairs that do not exist. */
 #define WRITE_SCORES(s)                                                                                      \
     _Pragma("unroll") for (int r = 0; r < 4; r++) {                                                          \
@@ -98,13 +109,7 @@ attention8_forward(ATTENTION8_ARGS, __global ELEM *o, ulong o_off, uint ldo, __g
             round_rows(w, red, item);
 
             block_sums(sum, w, tile, v + j0 * PITCH8 + d0, width, (int)min((size_t)BLOCK, end_key - j0), item);
-#pragma unroll
-            for (int r = 0; r < 4; r++)
-#pragma unroll
-                for (int c = 0; c < COLS; c++) {
-                    const float f = factor[ty + TY * r], x = fma(acc[r][c], f, sum[r][c]);
-                    acc[r][c] = f < 0.0f ? acc[r][c] : x;
-                }
+            join_sums(acc, factor, sum, ty);
         }
 
         barrier(CLK_LOCAL_MEM_FENCE);
@@ -171,15 +176,15 @@ attention8_backward_q(ATTENTION8_ARGS, BACKWARD8_ARGS, __global ELEM *dq, ulong 
             products(s, tile, q, PITCH8, rows, k + j0 * PITCH8, PITCH8, keys, item);
             products(dp, tile, out, PITCH8, rows, v + j0 * PITCH8, PITCH8, keys, item);
 #pragma unroll
-            for (int r = 0; r < 4; r++) {
-                const size_t i = min(i0 + ty + TY * r, last);
-                int begin, end;
-                range_in_block(i, j0, seq, window, &begin, &end);
+            for (int c = 0; c < WIDE; c++) {
+                const int x = tx + ACROSS * c;
+                const uint j = min((uint)j0 + x, seq - 1);
 #pragma unroll
-                for (int c = 0; c < WIDE; c++) {
-                    const int x = tx + ACROSS * c;
-                    const size_t j = min(j0 + x, (size_t)seq - 1);
+                for (int r = 0; r < 4; r++) {
+                    const uint i = min((uint)i0 + ty + TY * r, (uint)last);
+                    int begin, end;
                     float weight, ds;
+                    range_in_block(i, j0, seq, window, &begin, &end);
                     PAIR(s[r][c], dp[r][c], h, i, j, weight, ds)
                     w[(ty + TY * r) * PITCH + x] = x >= begin && x < end ? ds * ks[j] : 0.0f;
                 }
@@ -215,16 +220,18 @@ static inline void add_rounded(float acc[4][COLS], __local float *w, __local flo
 /* Stores acc * factor, plus the old values where `add` is set. */
 static inline void finish_rows(float acc[4][COLS], float factor, __global ELEM *x, uint ld, bool add, int valid,
                                int width, int item) {
-    float old[4][COLS];
-    get_rows(old, x, ld, add, valid, width, item);
+    int tx = item % ACROSS, ty = item / ACROSS;
 #pragma unroll
-    for (int r = 0; r < 4; r++)
+    for (int r = 0; r < 4; r++) {
+        const int y = ty + TY * r;
 #pragma unroll
         for (int c = 0; c < COLS; c++) {
-            const float y = acc[r][c] * factor;
-            acc[r][c] = add ? old[r][c] + y : y;
+            __global ELEM *to = x + (size_t)y * ld + tx + ACROSS * c;
+            if (y >= valid || tx + ACROSS * c >= width) continue;
+            const float v = acc[r][c] * factor;
+            *to = PUT(add ? GET(*to) + v : v);
         }
-    put_rows(acc, x, ld, valid, width, item);
+    }
 }
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
@@ -262,11 +269,11 @@ attention8_backward_kv(ATTENTION8_ARGS, BACKWARD8_ARGS, __global ELEM *dk, ulong
 #pragma unroll
                 for (int c = 0; c < WIDE; c++) {
                     const int x = tx + ACROSS * c;
-                    const size_t i = min(i0 + x, (size_t)seq - 1);
+                    const uint i = min((uint)i0 + x, seq - 1);
 #pragma unroll
                     for (int r = 0; r < 4; r++) {
                         const int at = (ty + TY * r) * PITCH + x;
-                        const size_t j = min(j0 + ty + TY * r, last);
+                        const uint j = min((uint)j0 + ty + TY * r, (uint)last);
                         int begin, end;
                         float weight, ds;
                         rows_in_block(j, i0, window, rows, &begin, &end);

@@ -47,14 +47,16 @@ attention8_rows(__global const ELEM *x, ulong x_off, uint ldx, __global ushort *
             as_float(use_other && other[other_off + row] != other[other_off + row] ? CLT_NAN_BITS : s);
 }
 
-/* delta[b, h, i] from dout's whole numbers and scales, and o. */
+/* delta[b, h, i] from dout's whole numbers and scales, and o; stat becomes a copy of lse with delta's layout. */
 __kernel void attention8_delta(__global const ushort *dout, ulong dout_off, __global const float *ds, ulong ds_off,
                                __global const ELEM *o, ulong o_off, uint ldo, __global float *delta,
-                               ulong delta_off, uint seq, uint heads) {
+                               ulong delta_off, __global const float *lse, ulong lse_off, __global float *stat,
+                               ulong stat_off, uint seq, uint heads) {
     const size_t i = get_global_id(0), h = get_global_id(1), b = get_global_id(2), row = (b * heads + h) * ROWS8(seq) + i;
     dout += dout_off + row * PITCH8;
     o += o_off + (b * seq + i) * ldo + h * HEAD_DIM;
     float d = 0.0f;
     for (int e = 0; e < HEAD_DIM; e++) d = fma(clt_widen_1(dout[e]), GET(o[e]), d);
+    stat[stat_off + row] = lse[lse_off + (b * heads + h) * seq + i];
     delta[delta_off + row] = d * ds[ds_off + row];
 }

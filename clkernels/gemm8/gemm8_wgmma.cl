@@ -7,12 +7,18 @@
  * the two blocks of rows use in turn.
  *
  *   -DSTAGES=4      buffers of 48 KiB
+ *   -DHALVES=1      tiles of 128 x 128: each warpgroup owns one block of 64 rows, and buffers have 32 KiB. Not
+ *                   with B_TILE. For few tiles
  *   -DIN_PLACE=1    a sum's float is written back to the sum's register, so that the conversions do not wait
  *                   for a few temporary registers
  *   -DTURNS=1       the warpgroups multiply by turns, so that one converts its sums while the other one
  *                   multiplies; 1 + the number of steps of 32 along k that may be unfinished when the turn
- *                   ends: 1, 2, 3 or 4; 5: it ends when all steps are issued. 0: no turns
+ *                   ends: 1, 2, 3 or 4 (with BLOCK 64 at most one step); 5: it ends when all steps are
+ *                   issued. 0: no turns
  *   -DBOXED=1       16-bit results, of an epilogue without steps other than the bias, leave through tensor maps
+ *   -DBIAS=1        BOXED: the epilogue has a bias
+ *   -DOVERLAP=1     BOXED with B_TILE, without BIAS: the last results of a tile leave during the first product of
+ *                   the next one
  *   other macros, order   gemm8_blocks.clh; A_TILE=1 is not supported
  *
  * Operands beyond an edge are zeros. So are scales that the copy engine loads; with B_TILE those of rows of a
@@ -28,6 +34,9 @@
 #ifndef STAGES
 #define STAGES 4
 #endif
+#ifndef HALVES
+#define HALVES 2
+#endif
 #ifndef IN_PLACE
 #define IN_PLACE 0
 #endif
@@ -37,17 +46,27 @@
 #ifndef BOXED
 #define BOXED 0
 #endif
+#ifndef BIAS
+#define BIAS 0
+#endif
+#ifndef OVERLAP
+#define OVERLAP 0
+#endif
+#define OVERLAPS (OVERLAP && BOXED && B_TILE && !BIAS)
 #if TURNS < 0 || TURNS > 5
 #error "TURNS is 0 to 5"
 #endif
 #if A_TILE
 #error "A_TILE is not supported"
 #endif
+#if HALVES != 2 && (HALVES != 1 || B_TILE)
+#error "HALVES is 2, or 1 without B_TILE"
+#endif
 #if BOXED && (FORM || !C_TYPE)
 #error "BOXED is for 16-bit results of FORM 0"
 #endif
 
-#define BM 256
+#define BM (HALVES * 128)
 #define BN 128
 #define ITEMS 384
 #define STEP 128 /* elements along k of a buffer */
@@ -55,7 +74,7 @@
 #define A_BYTES (BM * STEP)
 #define B_BYTES (BN * STEP)
 #define STAGE_BYTES (A_BYTES + B_BYTES)
-#define HALF_BYTES (A_BYTES / 4) /* 64 rows of a */
+#define HALF_BYTES (64 * STEP) /* 64 rows of a */
 /* Scales of a buffer's blocks: for the tile's rows, then for its columns. */
 #define ROW_SCALE_BYTES (PER_STEP * BM * 4)
 #define SCALE_BYTES (B_TILE ? 0 : ROW_SCALE_BYTES + PER_STEP * BN * 4)
@@ -180,18 +199,31 @@ typedef struct {
     if (IN_PLACE) CLT_MMA_DONE_WITH("+r", sum)
 
 /* Turns: a barrier in local memory for each multiplying warpgroup, on which the other one's warps arrive. The
- * first turn is the first warpgroup's. A block has two turns, of rows h = 0 and 1. A wait on such a barrier is a
+ * first turn is the first warpgroup's. A block has a turn for each 64 rows. A wait on such a barrier is a
  * loop, across which the assembler moves no conversions; before a wait on a named barrier it does. */
 #if TURNS
-#define TAKE_TURN(h) CLT_BAR_WAIT(bars + TURN_AT + half_ * 8, (h) ^ 1 ^ half_)
+#if HALVES == 2
+#define TURN_PARITY(h) (h)
+#else
+#define TURN_PARITY(h) (turn ^= 1)
+#endif
+#define TAKE_TURN(h)                                                                                         \
+    {                                                                                                        \
+        const uint turn_parity = TURN_PARITY(h) ^ 1 ^ half_;                                                 \
+        CLT_BAR_WAIT(bars + TURN_AT + half_ * 8, turn_parity);                                               \
+    }
 #define PASS_TURN                                                                                            \
     if (lane == 0) CLT_BAR_ARRIVE(bars + TURN_AT + 8 - half_ * 8)
 #else
 #define TAKE_TURN(h)
 #define PASS_TURN
 #endif
-#if TURNS >= 2 && (TURNS - 1) * 32 < BLOCK
-#define LATE CLT_PASTE(LATE_, TURNS) /* steps that may be unfinished */
+#if TURNS >= 2 && TURNS <= 4
+#if BLOCK == 64
+#define LATE 1 /* steps that may be unfinished */
+#else
+#define LATE CLT_PASTE(LATE_, TURNS)
+#endif
 #define LATE_2 1
 #define LATE_3 2
 #define LATE_4 3
@@ -222,9 +254,21 @@ typedef struct {
 
 /* The block at place `part` of the buffer. */
 #define PLACES(part)                                                                                         \
-    const ulong ma = CLT_TILE_K(at + half_ * (2 * HALF_BYTES)) + (part)*4, mb = CLT_TILE_K(at + A_BYTES) + (part)*4; \
+    const ulong ma = CLT_TILE_K(at + half_ * (HALVES * HALF_BYTES)) + (part)*4, mb = CLT_TILE_K(at + A_BYTES) + (part)*4; \
     const bool last = (part) == PER_STEP - 1 || block + (part) + 1 == begin + p->group_blocks
 #if B_TILE
+/* During a tile's first product: the rest of the previous tile leaves. */
+#if OVERLAPS
+#define BEGIN_TILE(part)                                                                                     \
+    if (block + (part) == 0) {                                                                               \
+        if (t != (uint)get_group_id(0)) SEND_LATE                                                            \
+        EACH(h, 2) EACH(i, 64) acc[h][i] = 0.0f;                                                             \
+        EACH(h, 2) CLT_MMA_DONE_WITH("+f", acc[h]);                                                          \
+    }
+#else
+#define BEGIN_TILE(part)
+#endif
+#if BOXED
 /* During a tile's last product: looks up the next tile, and sends what is finished. */
 #define LOOK_AHEAD(part)                                                                                     \
     uint then = block + (part) + 1;                                                                          \
@@ -232,17 +276,21 @@ typedef struct {
         then = 0;                                                                                            \
         after = tile_place(p, min(t + (uint)get_num_groups(0), p->tiles_m * p->tiles_n - 1));                \
         SEND_EARLY                                                                                           \
-    }
-/* The scales of the next block, also of the next tile's first one, are loaded during the second product. */
+    }                                                                                                        \
+    LOAD_SCALES(after, then)
+#else
+#define LOOK_AHEAD(part) LOAD_SCALES(place, min(block + (part) + 1, p->blocks - 1))
+#endif
+/* The scales of the next block are loaded during the second product. */
 #define MULTIPLY(part)                                                                                       \
     {                                                                                                        \
         PLACES(part);                                                                                        \
         float scale[2][2][PER_STEP];                                                                         \
-        PRODUCT(0, ma, mb, );                                                                                \
+        PRODUCT(0, ma, mb, BEGIN_TILE(part));                                                                \
         EACH(h, 2) EACH(r, 2) EACH(c, PER_STEP) scale[h][r][c] = next.row[h][r] * next.column[c];            \
         ADD_BLOCK(acc[0], 0, part)                                                                           \
         ADDED(acc[0]);                                                                                       \
-        PRODUCT(1, ma + HALF_BYTES / 16, mb, LOOK_AHEAD(part) LOAD_SCALES(after, then));                     \
+        PRODUCT(1, ma + HALF_BYTES / 16, mb, LOOK_AHEAD(part));                                              \
         if (last) RELEASE;                                                                                   \
         ADD_BLOCK(acc[1], 1, part)                                                                           \
         ADDED(acc[1]);                                                                                       \
@@ -257,11 +305,11 @@ typedef struct {
             ADD_BLOCK(acc[0], 0, part)                                                                       \
             ADDED(acc[0]);                                                                                   \
         }                                                                                                    \
-        {                                                                                                    \
+        if (HALVES == 2) {                                                                                   \
             BEFORE_BLOCK(1, part)                                                                            \
-            PRODUCT(1, ma + HALF_BYTES / 16, mb, );                                                             \
-            ADD_BLOCK(acc[1], 1, part)                                                                       \
-            ADDED(acc[1]);                                                                                   \
+            PRODUCT(1, ma + HALF_BYTES / 16, mb, );                                                          \
+            ADD_BLOCK(acc[HALVES - 1], 1, part)                                                              \
+            ADDED(acc[HALVES - 1]);                                                                          \
         }                                                                                                    \
         if (last) {                                                                                          \
             CLT_WARP_SYNC(); /* all of its items have read the scales */                                     \
@@ -272,44 +320,64 @@ typedef struct {
 
 /* Where the chains of an item's outputs start. */
 #define START                                                                                                \
-    EACH(h, 2) EACH(i, 64) acc[h][i] = 0.0f;                                                                 \
-    if (FORM == 2 && ep.flags & CLT_EP_ACCUMULATE) EACH(h, 2) EACH(j, 16) EACH(i, 4)                         \
+    EACH(h, HALVES) EACH(i, 64) acc[h][i] = 0.0f;                                                            \
+    if (FORM == 2 && ep.flags & CLT_EP_ACCUMULATE) EACH(h, HALVES) EACH(j, 16) EACH(i, 4)                         \
     {                                                                                                        \
         const uint row = row0 + h * 64 + i / 2 * 8, column = n0 + j * 8 + lane % 4 * 2 + i % 2;              \
         if (row < p->m && column < p->n) acc[h][4 * j + i] = clt_gemm8_start(&ep, row, column);              \
     }
+
+/* What is known before the first tile, and at the start of a tile. after: the next tile. */
+#if B_TILE && BOXED
+#define BEGIN_SCALES                                                                                         \
+    gemm8_scales next;                                                                                       \
+    uint2 after = tile_place(p, (uint)get_group_id(0));                                                      \
+    LOAD_SCALES(after, 0)
+#define FIND_TILE const uint2 place = after;
+#elif B_TILE
+#define BEGIN_SCALES gemm8_scales next;
+#define FIND_TILE                                                                                            \
+    const uint2 place = tile_place(p, t);                                                                    \
+    LOAD_SCALES(place, 0)
+#else
+#define BEGIN_SCALES
+#define FIND_TILE const uint2 place = tile_place(p, t);
+#endif
 
 #include "gemm8_wgmma_results.clh"
 
 /* By the items of a multiplying warpgroup: its rows of all tiles. zero: see CLT_MMA_S8. */
 ROLE void multiply_tiles(const gemm8_plan *p, __local const clt_gemm_ep *epilogue, __global const float *a_scale,
                          ulong ld_a_scale, __global const float *b_scale, ulong ld_b_scale, uint ring_at,
-                         uint scales_at, uint bars, __local char *boxes, ulong map_c, uint zero, uint id, uint lane)
+                         uint scales_at, uint bars, __local char *boxes, __local uint2 *sent, ulong map_c, uint zero, uint id, uint lane)
 {
-    const uint warp = clt_ptx_first(id / 32 - 4), half_ = warp / 4, warp_row = half_ * 128 + warp % 4 * 16;
+    const uint warp = clt_ptx_first(id / 32 - 4), half_ = warp / 4, warp_row = half_ * (HALVES * 64) + warp % 4 * 16;
     __local char *const box = boxes + warp * (BOXES * BOX_BYTES);
     uint stage = 0, parity = 0;
-    float acc[2][64];
-#if B_TILE
-#define PLACE(t) after
-    uint2 after = tile_place(p, (uint)get_group_id(0)); /* the next tile */
-    gemm8_scales next;
-    LOAD_SCALES(after, 0)
-#else
-#define PLACE(t) tile_place(p, t)
+#if HALVES == 1
+    uint turn = 1;
+#endif
+    float acc[HALVES][64];
+    BEGIN_SCALES
+#if OVERLAPS
+    int sum[64];
+    EACH(i, 64) sum[i] = 0;
+    EACH(h, 2) EACH(i, 64) acc[h][i] = 0.0f;
 #endif
     EACH_TILE(p)
     {
-        const uint2 place = PLACE(t);
+        FIND_TILE
         const uint m0 = place.x + warp_row, n0 = place.y, row0 = m0 + lane / 4;
         EACH_CHAIN(p)
         {
+#if !OVERLAPS
             {
                 const clt_gemm_ep ep = *epilogue;
                 START
             }
             int sum[64]; /* of this chain only: they need no registers while results leave */
             EACH(i, 64) sum[i] = 0;
+#endif
             EACH_STEP(p, block)
             {
                 const uint at = ring_at + stage * STAGE_BYTES;
@@ -324,10 +392,9 @@ ROLE void multiply_tiles(const gemm8_plan *p, __local const clt_gemm_ep *epilogu
 #endif
                 NEXT_STAGE;
             }
-            const uint lane_now = (uint)clt_ptx_anew(lane); /* places in a box are not kept in registers */
-            clt_gemm_ep ep = *epilogue;
-            ep.flags = clt_gemm8_flags(ep.flags, begin == 0);
+#if !OVERLAPS
             SEND_RESULTS
+#endif
         }
     }
     END_RESULTS
@@ -347,6 +414,7 @@ gemm8_wgmma(CLT_GEMM8_KERNEL_ARGS, __global const ulong *maps_a, ulong map_a, __
     /* The epilogue's pointers are read when they are needed, which leaves more registers to the products. */
     __local clt_gemm_ep epilogue;
     __local ulong maps[4];
+    __local uint2 sent[8];
     const uint id = (uint)get_local_id(0), lane = id & 31, bars = CLT_LOCAL_ADDRESS(barriers);
     const gemm8_plan plan = {m, n, blocks, group_blocks, (m + BM - 1) / BM, (n + BN - 1) / BN};
     const clt_gemm_ep ep = CLT_EP_INIT;
@@ -373,7 +441,7 @@ gemm8_wgmma(CLT_GEMM8_KERNEL_ARGS, __global const ulong *maps_a, ulong map_a, __
     } else {
         CLT_REGISTERS_MORE(240);
         multiply_tiles(&plan, &epilogue, a_scale + a_scale_off, ld_a_scale, b_scale + b_scale_off, ld_b_scale,
-                       CLT_LOCAL_ADDRESS(ring), CLT_LOCAL_ADDRESS(scales), bars, boxes, (ulong)(maps_c + map_c),
+                       CLT_LOCAL_ADDRESS(ring), CLT_LOCAL_ADDRESS(scales), bars, boxes, sent, (ulong)(maps_c + map_c),
                        (uint)lda & 15, id, lane);
     }
 }

@@ -342,6 +342,19 @@ clt_status clt_model_train(clt_model *m, const clt_model_pass *p) {
     return m->family->train(m, p);
 }
 
+size_t clt_model_fp8_formats(const clt_model *m, const clt_fp8 **out) {
+    *out = NULL;
+    return m->family->fp8_formats ? m->family->fp8_formats(m, out) : 0;
+}
+
+clt_status clt_model_fp8_amax(clt_model *m, float *amax) {
+    return m->family->fp8_amax(m, amax);
+}
+
+clt_status clt_model_fp8_set_scales(clt_model *m, const float *scale) {
+    return m->family->fp8_set_scales(m, scale);
+}
+
 clt_status clt_model_eval(clt_model *m, const clt_model_pass *p, int64_t *correct) {
     return m->family->eval(m, p, correct);
 }

@@ -14,6 +14,7 @@
 #include "runtime/base/clt_schema.h"
 #include "runtime/base/clt_weight_map.h"
 #include "runtime/device/clt_slab.h"
+#include "runtime/ops/clt_fp8.h"
 #include "runtime/ops/clt_ops.h"
 
 /* --- configuration --- */
@@ -139,6 +140,12 @@ typedef struct {
      * (clt_model_weights_changed). The model then keeps 8-bit copies of the weights, two bytes each (one
      * without training), and quantises a weight once after a change instead of at every product. */
     bool eight_weights;
+    /* The same products of the blocks alone are in 8-bit floating point (clt_op_fp8.h) with the scales of
+     * clt_model_fp8_set_scales, 1 at first. Samples are multiples of 16 tokens. */
+    bool fp8;
+    /* Attention of passes over whole samples multiplies 8-bit blocks (clt_op_attention8.h); that of texts
+     * that grow does not. */
+    bool eight_attention;
     /* Lookups read the 16-bit weights instead of the fp32 weights, which changes bits: for runs that hold no
      * fp32 copy of an embedding. No effect with type fp32. */
     bool narrow_embeddings;
@@ -252,6 +259,14 @@ clt_status clt_model_span_logits(clt_model *m, const int32_t *tokens, int64_t sa
 
 /* Activations of the last training pass, for tests: "emb", "block<i>", "norm_f", [samples * seq, C]. */
 clt_status clt_model_activation(clt_model *m, const char *name, float *out, size_t count);
+
+/* shape.fp8: delayed scaling, of which the caller keeps the histories (clt_fp8.h). formats: sets *out to the
+ * formats of the model's tensors, which belong to the model, and returns their number; 0 without shape.fp8.
+ * amax: waits, and reads what training passes have recorded since the last set_scales. set_scales: the scales
+ * of the tensors for the passes that follow; the largest magnitudes are 0 then. */
+size_t clt_model_fp8_formats(const clt_model *m, const clt_fp8 **out);
+clt_status clt_model_fp8_amax(clt_model *m, float *amax);
+clt_status clt_model_fp8_set_scales(clt_model *m, const float *scale);
 
 /* Called after every operation of a pass with its output: `count` elements of `type` at `made`; `what` names
  * the operation. Used to find the first operation that made a NaN or an infinity. A status other than CLT_OK

@@ -62,6 +62,10 @@ typedef struct {
     clt_status (*span_logits)(clt_model *m, const int32_t *tokens, int64_t samples, int64_t len,
                               const clt_model_span *span, clt_model_logits_fn fn,
                               void *ctx); /* NULL: as logits */
+    /* As clt_model_fp8_formats and so on. NULL: without shape.fp8. */
+    size_t (*fp8_formats)(const clt_model *m, const clt_fp8 **out);
+    clt_status (*fp8_amax)(clt_model *m, float *amax);
+    clt_status (*fp8_set_scales)(clt_model *m, const float *scale);
     /* For tests; NULL: activations have no names. */
     clt_status (*activation)(clt_model *m, const char *name, float *out, size_t count);
 } clt_model_family;

@@ -35,7 +35,8 @@ static void place_input(const params *p, input *in, uint64_t *numbers, uint64_t 
         *floats += CLT_ROUND_UP(rows_of(p, heads[t]), 32);
     }
     in->delta.off = *floats;
-    *floats += rows_of(p, p->heads);
+    in->lse.off = *floats + CLT_ROUND_UP(rows_of(p, p->heads), 32);
+    *floats = in->lse.off + rows_of(p, p->heads);
 }
 
 uint64_t clt_op_attention8_workspace(const params *p) {
@@ -53,7 +54,7 @@ static clt_status make_input(clt_ops *ops, const params *p, input *in) {
     CLT_TRY(clt_ops_scratch(ops, 1, floats * sizeof(float), &f));
     clt_attention8_rows *const all[] = {&in->q, &in->k, &in->v, &in->dout};
     for (int t = 0; t < 4; t++) all[t]->numbers.buf = n, all[t]->scales.buf = f;
-    in->delta.buf = f;
+    in->delta.buf = in->lse.buf = f;
     return CLT_OK;
 }
 
@@ -89,10 +90,9 @@ static clt_status make_delta(clt_ops *ops, const clt_variant *v, const grad_para
     CLT_TRY(round_tensor(ops, v, p, &g->dout, p->heads, &in->dout, clt_ref_none()));
     snprintf(options, sizeof options, " -DHEAD_DIM=%lld -DTYPE=%d", (long long)p->head_dim, (int)p->q.type);
     CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->uses, "attention8_delta", options, &k));
-    const clt_ref delta = in->delta;
     const clt_arg args[] = {CLT_REF(in->dout.numbers), CLT_REF(in->dout.scales), CLT_REF(p->o.ref),
-                            CLT_U32(p->o.ld),          CLT_REF(delta),           CLT_U32(p->seq),
-                            CLT_U32(p->heads)};
+                            CLT_U32(p->o.ld),          CLT_REF(in->delta),       CLT_REF(p->lse),
+                            CLT_REF(in->lse),          CLT_U32(p->seq),          CLT_U32(p->heads)};
     return clt_launch(k, 3, (size_t[]){(size_t)p->seq, (size_t)p->heads, (size_t)p->batch}, NULL, args,
                       CLT_COUNT_OF(args));
 }
@@ -156,7 +156,7 @@ static clt_status group_backward(clt_ops *ops, const clt_variant *v, const grad_
 
 /* --- all bodies --- */
 
-static const clt_attention8_body group = {"group", group_forward, group_backward, NULL};
+static const clt_attention8_body group = {"group", group_forward, group_backward, NULL, NULL};
 static const clt_attention8_body *const bodies[] = {&group, &clt_attention8_wgmma};
 
 static const clt_attention8_body *body_of(const clt_variant *v) {
@@ -190,22 +190,30 @@ clt_status clt_attention8_run_backward(clt_ops *ops, const clt_variant *v, const
 
 /* --- choosing --- */
 
+/* What a row's params say. */
 static bool row_takes(const clt_variant *v, const params *p) {
-    const clt_attention8_body *body = body_of(v);
     return (clt_variant_param(v, "MASKS", 3) >> p->mask & 1) &&
            clt_dtype_in(p->q.type, (uint32_t)clt_variant_param(v, "TYPES", CLT_DTYPE_PLAIN)) &&
            p->head_dim >= clt_variant_param(v, "MIN_D", 1) &&
-           p->head_dim <= clt_variant_param(v, "MAX_D", CLT_ATTENTION8_MAX_HEAD) &&
-           !(body && body->takes && !body->takes(v, p));
+           p->head_dim <= clt_variant_param(v, "MAX_D", CLT_ATTENTION8_MAX_HEAD);
+}
+
+bool clt_attention8_takes_forward(const clt_variant *v, const params *p) {
+    const clt_attention8_body *body = body_of(v);
+    return row_takes(v, p) && !(body && body->takes_forward && !body->takes_forward(v, p));
+}
+
+bool clt_attention8_takes_backward(const clt_variant *v, const grad_params *g) {
+    const clt_attention8_body *body = body_of(v);
+    return row_takes(v, &g->fwd) && !(body && body->takes_backward && !body->takes_backward(v, &g->fwd));
 }
 
 static bool takes_forward(const clt_variant *v, const void *call) {
-    return row_takes(v, call);
+    return clt_attention8_takes_forward(v, call);
 }
 
 static bool takes_backward(const clt_variant *v, const void *call) {
-    const grad_params *g = call;
-    return row_takes(v, &g->fwd);
+    return clt_attention8_takes_backward(v, call);
 }
 
 static clt_status check_call(const params *p) {

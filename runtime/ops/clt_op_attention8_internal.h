@@ -15,7 +15,7 @@ typedef struct {
 /* What the rows' bodies read instead of the tensors. delta: [B, heads, R], backward only, as dout. */
 typedef struct {
     clt_attention8_rows q, k, v, dout;
-    clt_ref delta;
+    clt_ref delta, lse; /* lse: a copy with rows as far apart as delta's */
 } clt_attention8_input;
 
 /* ATTENTION8_ARGS of clkernels/attention8/attention8.clh. */
@@ -28,9 +28,14 @@ typedef struct {
                           const clt_attention8_input *in);
     clt_status (*backward)(clt_ops *ops, const clt_variant *v, const clt_attention_grad_params *g,
                            const clt_attention8_input *in);
-    bool (*takes)(const clt_variant *v, const clt_attention_params *p); /* NULL: every call */
+    bool (*takes_forward)(const clt_variant *v, const clt_attention_params *p); /* NULL: every call */
+    bool (*takes_backward)(const clt_variant *v, const clt_attention_params *p);
 } clt_attention8_body;
 extern const clt_attention8_body clt_attention8_wgmma;
+
+/* Whether row v supports this call; if not, a later row of the table is tried. */
+bool clt_attention8_takes_forward(const clt_variant *v, const clt_attention_params *p);
+bool clt_attention8_takes_backward(const clt_variant *v, const clt_attention_grad_params *g);
 
 /* Queues one pass with row v's body; the call must have been checked, and v must support it. */
 clt_status clt_attention8_run_forward(clt_ops *ops, const clt_variant *v, const clt_attention_params *p);

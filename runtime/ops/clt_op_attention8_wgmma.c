@@ -1,4 +1,5 @@
-/* Attention in 8-bit blocks on Hopper's matrix units: maps and launch (attention8_wgmma.cl). */
+/* Attention in 8-bit blocks on Hopper's matrix units: maps and launch (attention8_wgmma.cl,
+ * attention8_wgmma_backward.cl). */
 #include "runtime/device/clt_tensor_map.h"
 #include "runtime/ops/clt_op_attention8_internal.h"
 
@@ -21,11 +22,20 @@ static clt_tensor_map_params map_of(const params *p, clt_ref numbers, int64_t he
 
 /* With heads of more than 64 elements a score that takes more than a factor and ALiBi does not fit the
  * registers. */
-static bool takes(const clt_variant *v, const params *p) {
+static bool is_simple(const params *p) {
+    return p->window < 0 && !p->seq_ids.buf && !(p->softcap > 0.0f);
+}
+
+static bool takes_forward(const clt_variant *v, const params *p) {
     (void)v;
-    const bool simple = p->window < 0 && !p->seq_ids.buf && !(p->softcap > 0.0f);
+    const bool simple = is_simple(p);
     return p->mask == CLT_MASK_CAUSAL && !(p->dropout > 0.0f) && p->head_dim <= 128 &&
            (p->head_dim <= 64 || simple);
+}
+
+static bool takes_backward(const clt_variant *v, const params *p) {
+    (void)v;
+    return p->mask == CLT_MASK_CAUSAL && !(p->dropout > 0.0f) && p->head_dim <= 128 && is_simple(p);
 }
 
 static clt_attention_args args_of(const params *p, const input *in, const clt_ref map[MAPS]) {
@@ -64,4 +74,75 @@ static clt_status forward(clt_ops *ops, const clt_variant *v, const params *p, c
     return clt_launch(k, 1, (size_t[]){(size_t)groups * items}, (size_t[]){items}, l.a, l.n);
 }
 
-const clt_attention8_body clt_attention8_wgmma = {"wgmma", forward, NULL, takes};
+/* --- backward --- */
+
+enum { OWNED = 128 }; /* rows of a work-group */
+
+/* A launch over rows of `own` (keys and values, or queries and dout), which reads blocks of `other`. */
+typedef struct {
+    const char *kernel;
+    const clt_attention8_rows *own[2], *other[2];
+    int64_t own_heads, other_heads;
+    clt_tensor out[2]; /* the second one may be absent */
+    bool queries, add;
+} pass;
+
+static clt_status launch_pass(clt_ops *ops, const clt_variant *v, const params *p, const input *in,
+                              const pass *a) {
+    clt_device *dev = clt_ops_device(ops);
+    clt_ref at[4];
+    for (int i = 0; i < 2; i++) {
+        const clt_tensor_map_params own = map_of(p, a->own[i]->numbers, a->own_heads, OWNED),
+                                    other = map_of(p, a->other[i]->numbers, a->other_heads, KEYS);
+        CLT_TRY(clt_tensor_map_get(dev, &own, &at[i]));
+        CLT_TRY(clt_tensor_map_get(dev, &other, &at[2 + i]));
+    }
+    const clt_ref vectors[] = {in->q.scales, in->k.scales, in->v.scales, in->dout.scales, in->lse, in->delta};
+    clt_attention_args l = {.n = 0};
+    clt_attention_add(&l, CLT_BUF(at[0].buf));
+    for (int i = 0; i < 4; i++) clt_attention_add(&l, CLT_U64(at[i].off));
+    clt_attention_add(&l, CLT_BUF(in->lse.buf));
+    for (size_t i = 0; i < CLT_COUNT_OF(vectors); i++) clt_attention_add(&l, CLT_U64(vectors[i].off));
+    clt_attention_add_ref(&l, p->slopes);
+    clt_attention_add(&l, CLT_U32(p->seq));
+    clt_attention_add(&l, CLT_U32(p->heads));
+    clt_attention_add(&l, CLT_U32(p->heads / p->kv_heads));
+    clt_attention_add(&l, CLT_F32(p->scale));
+    for (int i = 0; i < 2; i++)
+        if (clt_tensor_present(a->out[i])) clt_attention_add_tensor(&l, a->out[i]);
+    if (!a->queries) clt_attention_add(&l, CLT_U32(a->add));
+    clt_kernel *k;
+    CLT_TRY(clt_kernel_get(dev, v->file, a->kernel, v->options, &k));
+    const size_t tiles = CLT_CEIL_DIV((size_t)p->seq, (size_t)OWNED);
+    return clt_launch(k, 3, (size_t[]){tiles * 384, (size_t)a->own_heads, (size_t)p->batch},
+                      (size_t[]){384, 1, 1}, l.a, l.n);
+}
+
+static clt_status backward(clt_ops *ops, const clt_variant *v, const clt_attention_grad_params *g,
+                           const input *in) {
+    const params *p = &g->fwd;
+    pass keys = {.own = {&in->k, &in->v},
+                 .other = {&in->q, &in->dout},
+                 .own_heads = p->kv_heads,
+                 .other_heads = p->heads,
+                 .add = g->accumulate_kv};
+    if (p->head_dim <= 64) {
+        keys.kernel = "attention8_backward_kv_wgmma", keys.out[0] = g->dk, keys.out[1] = g->dv;
+        CLT_TRY(launch_pass(ops, v, p, in, &keys));
+    } else {
+        keys.kernel = "attention8_backward_k_wgmma", keys.out[0] = g->dk;
+        CLT_TRY(launch_pass(ops, v, p, in, &keys));
+        keys.kernel = "attention8_backward_v_wgmma", keys.out[0] = g->dv;
+        CLT_TRY(launch_pass(ops, v, p, in, &keys));
+    }
+    const pass queries = {.kernel = "attention8_backward_q_wgmma",
+                          .own = {&in->q, &in->dout},
+                          .other = {&in->k, &in->v},
+                          .own_heads = p->heads,
+                          .other_heads = p->kv_heads,
+                          .out = {g->dq},
+                          .queries = true};
+    return launch_pass(ops, v, p, in, &queries);
+}
+
+const clt_attention8_body clt_attention8_wgmma = {"wgmma", forward, backward, takes_forward, takes_backward};

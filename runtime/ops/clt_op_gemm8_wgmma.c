@@ -5,7 +5,29 @@
 #include "runtime/ops/clt_op_gemm8_internal.h"
 
 /* As in the kernel. BOX_*: of 16-bit results. */
-enum { BM = 256, BN = 128, STEP = 128, ITEMS = 384, BOX_ROWS = 16, BOX_COLUMNS = 64 };
+enum { BN = 128, STEP = 128, ITEMS = 384, BOX_ROWS = 16, BOX_COLUMNS = 64 };
+
+/* Rows of a tile. */
+static int64_t rows_of(const clt_variant *v) {
+    return 128 * (int64_t)clt_variant_param(v, "HALVES", 2);
+}
+
+static int64_t tiles_of(const clt_gemm8_params *p, int64_t rows) {
+    return CLT_CEIL_DIV(p->m, rows) * CLT_CEIL_DIV(p->n, BN);
+}
+
+/* Tiles of 128 rows take the calls that they finish clearly earlier, because fewer units are without a tile.
+ */
+static bool does_well(const clt_variant *v, const clt_gemm8_params *p) {
+    enum { USUAL = 256 };
+    const double clearly = 0.85;
+    const int64_t rows = rows_of(v);
+    const clt_device *dev = clt_buffer_device(p->c.ref.buf);
+    const int64_t units = clt_device_get_facts(dev)->compute_units;
+    if (rows == USUAL) return true;
+    return (double)(rows * CLT_CEIL_DIV(tiles_of(p, rows), units)) <
+           clearly * (double)(USUAL * CLT_CEIL_DIV(tiles_of(p, USUAL), units));
+}
 
 /* `lines` rows by one step of an operand. */
 static clt_tensor_map_params operand(const clt_blocks8 *b, int64_t rows, int64_t k, uint32_t lines) {
@@ -48,8 +70,9 @@ static bool is_boxed(const clt_gemm8_params *p, const clt_tensor_map_params *c) 
 static clt_status run_wgmma(clt_ops *ops, const clt_variant *v, const clt_gemm8_params *p) {
     enum { MAPS = 5, ALL = CLT_GEMM8_ARGS + 2 * MAPS };
     clt_device *dev = clt_ops_device(ops);
-    const clt_tensor_map_params box[MAPS] = {operand(&p->a, p->m, p->k, BM), operand(&p->b, p->n, p->k, BN),
-                                             scales(&p->a, p->m, p->k, BM), scales(&p->b, p->n, p->k, BN),
+    const uint32_t bm = (uint32_t)rows_of(v);
+    const clt_tensor_map_params box[MAPS] = {operand(&p->a, p->m, p->k, bm), operand(&p->b, p->n, p->k, BN),
+                                             scales(&p->a, p->m, p->k, bm), scales(&p->b, p->n, p->k, BN),
                                              result(p)};
     const bool rows = p->b.tile == 1, boxed = is_boxed(p, &box[4]),
                used[MAPS] = {true, true, rows, rows, boxed};
@@ -57,8 +80,8 @@ static clt_status run_wgmma(clt_ops *ops, const clt_variant *v, const clt_gemm8_
     char options[512];
     clt_kernel *k;
     clt_arg args[ALL];
-    clt_gemm8_options(p, v, options, sizeof options - 16);
-    if (boxed) strcat(options, " -DBOXED=1");
+    clt_gemm8_options(p, v, options, sizeof options - 32);
+    if (boxed) strcat(options, clt_tensor_present(p->bias) ? " -DBOXED=1 -DBIAS=1" : " -DBOXED=1");
     CLT_TRY(clt_kernel_get(dev, v->file, "gemm8_wgmma", options, &k));
     for (int i = 0; i < MAPS; i++)
         if (used[i]) CLT_TRY(clt_tensor_map_get(dev, &box[i], &map[i]));
@@ -67,10 +90,9 @@ static clt_status run_wgmma(clt_ops *ops, const clt_variant *v, const clt_gemm8_
                             CLT_REF(map[4])};
     _Static_assert(sizeof maps == 2 * MAPS * sizeof *maps, "a reference is two arguments");
     memcpy(args + CLT_GEMM8_ARGS, maps, sizeof maps);
-    const int64_t tiles = CLT_CEIL_DIV(p->m, BM) * CLT_CEIL_DIV(p->n, BN);
-    const int64_t groups = CLT_MIN(tiles, (int64_t)clt_device_get_facts(dev)->compute_units);
+    const int64_t groups = CLT_MIN(tiles_of(p, bm), (int64_t)clt_device_get_facts(dev)->compute_units);
     const size_t local = ITEMS, global = (size_t)groups * local;
     return clt_launch(k, 1, &global, &local, args, ALL);
 }
 
-const clt_gemm8_body clt_gemm8_wgmma = {"wgmma", run_wgmma, NULL, NULL};
+const clt_gemm8_body clt_gemm8_wgmma = {"wgmma", run_wgmma, NULL, does_well};

@@ -34,10 +34,12 @@
 #define CLT_OPS_H
 
 #include "runtime/ops/clt_op_attention.h"
+#include "runtime/ops/clt_op_attention8.h"
 #include "runtime/ops/clt_op_attention_step.h"
 #include "runtime/ops/clt_op_elementwise.h"
 #include "runtime/ops/clt_op_embedding.h"
 #include "runtime/ops/clt_op_gemm.h"
+#include "runtime/ops/clt_op_fp8.h"
 #include "runtime/ops/clt_op_gemm8.h"
 #include "runtime/ops/clt_op_greedy.h"
 #include "runtime/ops/clt_op_linear.h"

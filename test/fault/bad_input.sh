@@ -79,7 +79,7 @@ expect "batch not divisible by ranks" 78 "global_train_batch_size" "8" "3" \
     -- "$cltrain" launch -n 3 train -q train.yaml save_folder="$tmp/out" cltrain.numerics=fast
 expect "more ranks than lanes" 78 "exact_lanes" "2" "3" \
     -- "$cltrain" launch -n 3 train -q train.yaml save_folder="$tmp/out" cltrain.exact_lanes=2
-expect "unsupported precision" 78 "precision" "amp_bf16" -- "${train[@]}" precision=amp_fp8
+expect "unsupported precision" 78 "precision" "amp_bf16" -- "${train[@]}" precision=amp_int4
 
 # --- data --------------------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
-/* Products in 8 bits inside a model (shape.eight_bits): each form has the words of the oracle's quantisation
- * and product, and a training pass has the same gradients on every device and however its samples are cut
- * into microbatches. */
+/* Products in 8 bits inside a model (shape.eight_bits, shape.eight_attention): each form has the words of the
+ * oracle's quantisation and product, and a training pass has the same gradients on every device and however
+ * its samples are cut into microbatches. */
 #include <math.h>
 #include <string.h>
 
@@ -47,7 +47,8 @@ static void narrow_weights(const rig *g, int device) {
                  "cast");
 }
 
-typedef enum { PLAIN, EIGHT, COPIES /* of the weights, too */ } products;
+/* What a model has in 8 bits; COPIES: of the weights, too. */
+typedef enum { PLAIN, EIGHT, COPIES, ATTENTION_TOO } products;
 
 static void open_rig(rig *g, int device, const char *text, products kind, int64_t microbatch,
                      clt_recompute recompute) {
@@ -72,6 +73,7 @@ static void open_rig(rig *g, int device, const char *text, products kind, int64_
                                    .type = CLT_BF16,
                                    .eight_bits = kind != PLAIN,
                                    .eight_weights = kind == COPIES,
+                                   .eight_attention = kind == ATTENTION_TOO,
                                    .logits_bytes = kind == COPIES}; /* too few: groups of one sample */
     tu_assert_ok(clt_model_create(g->config, &shape, tu_ops(device), g->weights, g->narrow, &g->model),
                  "model");
@@ -214,14 +216,14 @@ static double cosine(const float *a, const float *b, uint64_t n) {
 
 /* The same words on every device and with every microbatch and recomputation that keeps the values of a pass;
  * about those of bf16. */
-static void one_model(const char *text) {
+static void one_model(const char *text, products kind) {
     rig g;
     float *want = NULL, *got = NULL;
     double loss = 0;
     for (int d = 0; d < tu_device_count(); d++)
         for (int64_t microbatch = 1; microbatch <= SAMPLES; microbatch += 2)
             for (int blocks = 0; blocks < 2; blocks++) {
-                open_rig(&g, d, text, blocks ? COPIES : EIGHT, microbatch,
+                open_rig(&g, d, text, blocks && kind == EIGHT ? COPIES : kind, microbatch,
                          blocks ? CLT_RECOMPUTE_BLOCKS : CLT_RECOMPUTE_NONE);
                 const uint64_t n = g.table.total;
                 if (!want) {
@@ -246,7 +248,10 @@ static void one_model(const char *text) {
 
 static void passes_have_the_same_words(void **state) {
     (void)state;
-    for (size_t i = 0; i < CLT_COUNT_OF(models); i++) one_model(models[i]);
+    for (size_t i = 0; i < CLT_COUNT_OF(models); i++) {
+        one_model(models[i], EIGHT);
+        one_model(models[i], ATTENTION_TOO);
+    }
 }
 
 /* --- the head's gradients: the oracle's words, and nearer to the formula than with the ones inside --- */

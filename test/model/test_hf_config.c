@@ -274,6 +274,10 @@ static void checkpoints_keep_the_configuration(void **state) {
         const size_t from = offsetof(clt_mpt_config, d_model);
         assert_memory_equal((char *)a + from, (char *)b + from, sizeof(clt_mpt_config) - from);
         assert_string_equal(clt_model_source_dtype(b), "bfloat16");
+        if (strcmp(sets[i], "qwen2-bf16") == 0) { /* its window is that of old versions of transformers */
+            json_object_set_new(o, "use_sliding_window", json_true());
+            json_object_set_new(o, "max_window_layers", json_integer(0));
+        }
         exported = clt_model_hf_config(b, json_string_value(json_object_get(o, "torch_dtype")));
         assert_true(json_equal(exported, o));
         json_decref(written);

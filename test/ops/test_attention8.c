@@ -31,6 +31,9 @@ static const shape cases[] = {
     {2, 150, 2, 1, 16, .window = 34},
     {1, 200, 2, 1, 16, .window = 1},
     {1, 300, 1, 1, 16, .window = 130, .accumulate = true},
+    {2, 321, 2, 1, 59, .alibi = true, .fused = true, .rows = -1},
+    {2, 390, 4, 2, 128, .type = CLT_BF16, .alibi = true, .accumulate = true, .rows = -1},
+    {1, 129, 1, 1, 104, .type = CLT_F16, .rows = -1},
     {2, 131, 2, 1, 16, .dropout = 0.25f, .rows = -1},
     {2, 150, 4, 2, 16, .alibi = true, .softcap = 1.5f, .window = 71, .ids = true, .dropout = 0.1f,
      .fused = true, .accumulate = true},
@@ -103,11 +106,32 @@ static uploaded upload(int device, const problem *x) {
     return u;
 }
 
-static void run_case(int device, const char *id, size_t c) {
+static const clt_variant *row_of(int device, const char *table, const char *id) {
+    int n = 0;
+    const clt_variant *v = clt_ops_variants(tu_ops(device), table, &n);
+    while (n > 0 && strcmp(v->id, id) != 0) v++, n--;
+    assert_true(n > 0);
+    return v;
+}
+
+/* Forces the row's partner in the backward table, if it supports the call. */
+static void force_backward(int device, const char *id, const clt_attention_grad_params *g) {
+    static const char table[] = "attention8_backward";
+    const bool takes = clt_attention8_takes_backward(row_of(device, table, id), g);
+    tu_assert_ok(clt_variant_force(tu_ops(device), table, takes ? id : NULL), "clt_variant_force");
+}
+
+/* Whether the row supports the case, which it then passed. */
+static bool run_case(int device, const char *id, size_t c) {
     static const char *const name[] = {"dq", "dk", "dv"};
     const problem *x = solved[c];
     uploaded u = upload(device, fresh[c]);
     char what[96];
+    if (!clt_attention8_takes_forward(row_of(device, "attention8", id), &u.g.fwd)) {
+        tu_release();
+        return false;
+    }
+    force_backward(device, id, &u.g);
     tu_assert_ok(clt_op_attention8_forward(tu_ops(device), &u.g.fwd), "forward");
     snprintf(what, sizeof what, "%s, case %zu: o", id, c);
     tu_assert_words(what, tu_download_as(u.o, x->s.type, x->n_o), x->o, x->n_o);
@@ -119,19 +143,10 @@ static void run_case(int device, const char *id, size_t c) {
         tu_assert_words(what, tu_download_as(u.dqkv[i], x->s.type, x->n_qkv[i]), x->dqkv[i], x->n_qkv[i]);
     }
     tu_release();
+    return true;
 }
 
-static bool takes_head(int device, const char *id, int64_t head_dim) {
-    int n = 0;
-    const clt_variant *v = clt_ops_variants(tu_ops(device), "attention8", &n);
-    while (n > 0 && strcmp(v->id, id) != 0) v++, n--;
-    assert_true(n > 0);
-    return head_dim >= clt_variant_param(v, "MIN_D", 1) &&
-           head_dim <= clt_variant_param(v, "MAX_D", CLT_ATTENTION8_MAX_HEAD);
-}
-
-static bool wanted(int device, const char *id, const shape *s) {
-    if (!takes_head(device, id, s->head_dim)) return false;
+static bool wanted(const char *id, const shape *s) {
     if (tu_tiny()) return true;
     if (!strcmp(id, "group_64")) return s->rows == 64;
     if (!strcmp(id, "group_32")) return s->rows == 32;
@@ -139,13 +154,12 @@ static bool wanted(int device, const char *id, const shape *s) {
 }
 
 static void run_variant(int device, const char *id) {
-    const int step = tu_brief() && !tu_tiny() ? 3 : 1;
+    const size_t step = tu_brief() && !tu_tiny() ? 3 : 1;
     int n = 0;
-    tu_assert_ok(clt_variant_force(tu_ops(device), "attention8_backward", id), "clt_variant_force");
-    for (size_t c = 0; c < n_cases; c++)
-        if (wanted(device, id, &solved[c]->s) && n++ % step == 0) run_case(device, id, c);
+    for (size_t c = 0; c < n_cases; c += step)
+        if (wanted(id, &solved[c]->s)) n += run_case(device, id, c);
     tu_assert_ok(clt_variant_force(tu_ops(device), "attention8_backward", NULL), "clt_variant_force");
-    assert_true(n > 0);
+    assert_true(n > 0 || step > 1 || tu_tiny());
 }
 
 static void variants_match_oracle(void **state) {

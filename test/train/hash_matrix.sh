@@ -3,11 +3,11 @@
 # steps do not depend on ranks, devices, drivers, threads, transport, microbatch, recomputation, or on being
 # stopped and resumed at every step.
 #   test/train/hash_matrix.sh [PART ...]   only these parts: ranks mixed microbatch drivers transport recompute resume
-#                                          evaluation plain stages eight oclgrind; under a sanitizer only a few of them
+#                                          evaluation plain stages eight fp8 oclgrind; under a sanitizer only a few of them
 # timeout: 3000
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 pocl=pocl
-parts="ranks mixed microbatch drivers transport recompute resume evaluation plain stages eight oclgrind"
+parts="ranks mixed microbatch drivers transport recompute resume evaluation plain stages eight fp8 oclgrind"
 [ -z "${TEST_SANITIZER:-}" ] || parts="microbatch transport recompute evaluation"
 parts=" ${*:-$parts} "
 intel=$(has_platform intel && echo yes)
@@ -228,6 +228,23 @@ eight() {
     stage 2 3 ", 8 bits, tied"
 }
 
+# 8-bit floating point, whose scales come from the largest magnitudes of all ranks.
+fp8() {
+    local i n=(2 1 4) end=(5 11 20)
+    set=mpt-variants
+    conf=("${options[@]}" precision=amp_fp8 cltrain.numerics=exact cltrain.recompute=none)
+    make_reference fp8
+    compare "8-bit floating point: 3 ranks, microbatch 1" $pocl 3 device_train_microbatch_size=1
+    compare "8-bit floating point: blocks recomputed" $pocl 1 cltrain.recompute=blocks
+    compare "8-bit floating point: stage 3, 2 ranks" $pocl 2 cltrain.zero_stage=3
+    for i in 0 1 2; do
+        run resumed $pocl "${n[i]}" max_duration="${end[i]}ba" || { tail -n 5 "$tmp/resumed.log"; fail "8-bit floating point"; return; }
+    done
+    same "8-bit floating point: resumed on other numbers of ranks" resumed
+    [ -n "$intel" ] || return
+    compare "8-bit floating point: Intel's runtime" intel 1
+}
+
 # Two steps of a tiny model under Oclgrind, which runs every work-item on its own interpreter.
 under_oclgrind() {
     command -v oclgrind >/dev/null || { echo "SKIP: oclgrind is not installed"; return; }
@@ -249,7 +266,7 @@ wants() { [[ $parts == *" $1 "* ]]; }
 oclgrind=$!
 make_reference options
 sensitive
-for part in ranks mixed microbatch drivers transport recompute resume evaluation plain stages eight; do
+for part in ranks mixed microbatch drivers transport recompute resume evaluation plain stages eight fp8; do
     wants $part && $part
 done
 wait $oclgrind || failed=1

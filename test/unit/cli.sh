@@ -43,7 +43,7 @@ done
 run=test/golden/mpt-learned/train.yaml
 expect 78 "no such file" train "$dir/none.yaml"
 expect 78 "did you mean 'optimizer'" train $run optimzer.lr=1
-expect 78 "not supported" train $run precision=amp_fp8
+expect 78 "multiple of 16" train $run precision=amp_fp8 max_seq_len=40
 expect 2 "key.sub=value" train $run nonsense
 expect 78 "is a folder: give a YAML file" eval "$dir"
 expect 74 "is this the folder of a run?" report "$dir"
@@ -116,7 +116,7 @@ done
 
 # Options of clbench step are refused as such, not as keys of a configuration.
 step() { c=$BUILD/clbench expect 2 "$1" step --suite cpu "${@:2}"; }
-step "--precision must be fp32, amp_bf16, amp_fp16 or exact8, not 'bf16'" --precision bf16
+step "--precision must be fp32, amp_bf16, amp_fp16, exact8 or amp_fp8, not 'bf16'" --precision bf16
 step "--numerics must be exact or fast, not 'loose'" --numerics loose
 step "--recompute must be none, norms or blocks, not 'all'" --recompute all
 step "--seconds must be above 0" --seconds 0

@@ -230,6 +230,7 @@ static void precision_decides_defaults(void **state) {
                {"precision=amp_bf16", CLT_BF16, CLT_FAST, CLT_RECOMPUTE_NORMS},
                {"precision=amp_fp16", CLT_F16, CLT_FAST, CLT_RECOMPUTE_NORMS},
                {"precision=exact8", CLT_BF16, CLT_EXACT, CLT_RECOMPUTE_NORMS},
+               {"precision=amp_fp8", CLT_BF16, CLT_FAST, CLT_RECOMPUTE_NORMS},
                {"cltrain={recompute: norms}", CLT_F32, CLT_EXACT, CLT_RECOMPUTE_NORMS},
                {"cltrain={recompute: true, numerics: fast}", CLT_F32, CLT_FAST, CLT_RECOMPUTE_BLOCKS}};
     for (size_t i = 0; i < CLT_COUNT_OF(all); i++) {
@@ -238,12 +239,29 @@ static void precision_decides_defaults(void **state) {
         assert_int_equal(c->numerics, all[i].numerics);
         assert_int_equal(c->recompute, all[i].recompute);
         assert_int_equal(c->eight_bits, strstr(all[i].over, "exact8") != NULL);
+        assert_int_equal(c->fp8, strstr(all[i].over, "amp_fp8") != NULL);
         clt_config_free(c);
     }
     static const char *const over[] = {"precision=exact8", "cltrain.numerics=fast"};
     clt_config *c;
     assert_int_equal(clt_config_load(CU_BASE, over, CLT_COUNT_OF(over), &c), CLT_BAD_CONFIG);
     assert_non_null(strstr(clt_last_error(), "exact8 has numerics exact"));
+    static const char *const odd[] = {"precision=amp_fp8", "max_seq_len=40"};
+    assert_int_equal(clt_config_load(CU_BASE, odd, CLT_COUNT_OF(odd), &c), CLT_BAD_CONFIG);
+    assert_non_null(strstr(clt_last_error(), "amp_fp8 needs a multiple of 16"));
+    static const struct {
+        const char *precision, *bits, *message;
+    } refused[] = {{"precision=amp_bf16", "cltrain.attention_bits=8", "8 needs exact8"},
+                   {"precision=exact8", "cltrain.attention_bits=4", "it must be 8 or 16"}};
+    for (size_t i = 0; i < CLT_COUNT_OF(refused); i++) {
+        const char *const both[] = {refused[i].precision, refused[i].bits};
+        assert_int_equal(clt_config_load(CU_BASE, both, 2, &c), CLT_BAD_CONFIG);
+        assert_non_null(strstr(clt_last_error(), refused[i].message));
+    }
+    static const char *const eight[] = {"precision=exact8", "cltrain.attention_bits=8"};
+    assert_int_equal(clt_config_load(CU_BASE, eight, 2, &c), CLT_OK);
+    assert_int_equal(c->attention_bits, 8);
+    clt_config_free(c);
 }
 
 static void ranks_are_checked(void **state) {

@@ -30,7 +30,7 @@ static const struct {
     {"max_duration=10xx", "max_duration", "must be a time"},
     {"max_duration=0ba", "max_duration", "above 0"},
     {"max_duration=0.5dur", "max_duration", "epochs"},
-    {"precision=amp_fp8", "is refused: 8-bit floating point", "amp_bf16"},
+    {"precision=amp_int8", "amp_int8", "ust be one of: fp32, amp_fp16"},
     {"cltrain.recompute=all", "'all'", "one of: none, norms, blocks"},
     {"precision=fp64", "fp64", "ust be one of: fp32, amp_fp16"},
     {"device_train_microbatch_size=0", "device_train_microbatch_size", "from 1 to"},

@@ -10,6 +10,7 @@ typedef struct {
     int64_t batch, seq, heads, dim;
     bool plain; /* without ALiBi */
     clt_attention_mask mask;
+    bool eight; /* in 8-bit blocks */
 } attention_shape;
 
 enum { Q, K, V, O, DOUT, DQ, DK, DV, TENSORS };
@@ -24,11 +25,13 @@ typedef struct {
 
 static clt_status call_forward(void *ctx) {
     attention_work *w = ctx;
-    return clt_op_attention_forward(w->b->ops, &w->p.fwd);
+    return w->s.eight ? clt_op_attention8_forward(w->b->ops, &w->p.fwd)
+                      : clt_op_attention_forward(w->b->ops, &w->p.fwd);
 }
 static clt_status call_backward(void *ctx) {
     attention_work *w = ctx;
-    return clt_op_attention_backward(w->b->ops, &w->p);
+    return w->s.eight ? clt_op_attention8_backward(w->b->ops, &w->p)
+                      : clt_op_attention_backward(w->b->ops, &w->p);
 }
 
 static clt_status make_work(bench *b, attention_shape s, attention_work *w) {
@@ -87,7 +90,8 @@ static clt_ref_attention_params reference(const attention_work *w, float *lse) {
 
 /* The oracle is slow, so words are compared for a smaller shape with the same head size. */
 static clt_status check_bits(bench *b, attention_shape s, bench_row *forward, bench_row *backward) {
-    const attention_shape small = {1, CLT_MIN(s.seq, 200), CLT_MIN(s.heads, 2), s.dim, s.plain, s.mask};
+    const attention_shape small = {1,      CLT_MIN(s.seq, 200), CLT_MIN(s.heads, 2), s.dim, s.plain, s.mask,
+                                   s.eight};
     attention_work w;
     clt_status st = make_work(b, small, &w);
     if (st == CLT_OK) st = call_forward(&w);
@@ -96,9 +100,9 @@ static clt_status check_bits(bench *b, attention_shape s, bench_row *forward, be
         const size_t n = (size_t)(small.batch * small.seq * small.heads * small.dim);
         float *lse = clt_malloc((size_t)(small.batch * small.heads * small.seq) * sizeof *lse);
         const clt_ref_attention_params r = reference(&w, lse);
-        clt_ref_attention_forward(&r);
+        (s.eight ? clt_ref_attention8_forward : clt_ref_attention_forward)(&r);
         clt_ref_round(b->type, r.o, n);
-        clt_ref_attention_backward(&r);
+        (s.eight ? clt_ref_attention8_backward : clt_ref_attention_backward)(&r);
         for (int i = DQ; i <= DV; i++) clt_ref_round(b->type, w.host[i], n);
         clt_free(lse);
         st = compare(&w, O, O, forward);
@@ -185,8 +189,13 @@ static clt_status check_head(attention_work *w, bench_row *row) {
     return st;
 }
 
-/* Checks the timed call within the bound; with numerics exact also words, whose error it then shows. */
+/* Checks the timed call within the bound; with numerics exact also words, whose error it then shows. In 8-bit
+ * blocks only words. */
 static clt_status check(attention_work *w, const bool *wanted, bench_row *row) {
+    if (w->s.eight) {
+        for (int i = 0; i < 2; i++) row[i].checked = row[i].ok = wanted[i];
+        return check_bits(w->b, w->s, &row[0], &row[1]);
+    }
     bench_row near[2] = {row[0], row[1]};
     if (wanted[0]) CLT_TRY(check_rows(w, &near[0]));
     if (wanted[1]) CLT_TRY(check_head(w, &near[1]));
@@ -202,10 +211,10 @@ static clt_status run_shape(bench *b, attention_shape s) {
     /* two products of T x T x D forward, five backward; a causal mask needs half of each */
     const int64_t pairs = s.mask == CLT_MASK_CAUSAL ? s.seq * (s.seq + 1) / 2 : s.seq * s.seq;
     const double flops = 4.0 * (double)(s.batch * s.heads * s.dim) * (double)pairs;
-    bench_row row[2] = {{.op = "attention fwd", .flops = flops, .type = b->type},
-                        {.op = "attention bwd", .flops = 2.5 * flops, .type = b->type}};
+    bench_row row[2] = {{.flops = flops, .type = b->type}, {.flops = 2.5 * flops, .type = b->type}};
     bool wanted[2];
     for (int i = 0; i < 2; i++) {
+        snprintf(row[i].op, sizeof row[i].op, "attention%s %s", s.eight ? "8" : "", i ? "bwd" : "fwd");
         snprintf(row[i].shape, sizeof row[i].shape, "B%lld T%lld H%lld D%lld%s%s", (long long)s.batch,
                  (long long)s.seq, (long long)s.heads, (long long)s.dim, s.plain ? "" : " alibi",
                  s.mask == CLT_MASK_CAUSAL ? "" : " unmasked");
@@ -216,9 +225,12 @@ static clt_status run_shape(bench *b, attention_shape s) {
     if (st == CLT_OK) st = wanted[0] ? bench_time(b, call_forward, &w, &row[0].seconds) : call_forward(&w);
     if (st == CLT_OK && wanted[1]) st = bench_time(b, call_backward, &w, &row[1].seconds);
     if (st == CLT_OK) {
-        snprintf(row[0].variant, sizeof row[0].variant, "%s", clt_op_attention_variant(b->ops, &w.p.fwd));
+        snprintf(row[0].variant, sizeof row[0].variant, "%s",
+                 s.eight ? clt_op_attention8_variant(b->ops, &w.p.fwd)
+                         : clt_op_attention_variant(b->ops, &w.p.fwd));
         snprintf(row[1].variant, sizeof row[1].variant, "%s",
-                 clt_op_attention_backward_variant(b->ops, &w.p));
+                 s.eight ? clt_op_attention8_backward_variant(b->ops, &w.p)
+                         : clt_op_attention_backward_variant(b->ops, &w.p));
     }
     if (st == CLT_OK && b->check) st = check(&w, wanted, row);
     free_work(&w);
@@ -229,7 +241,7 @@ static clt_status run_shape(bench *b, attention_shape s) {
 
 #define SUITES "mpt-small, mpt-125m, mpt-1b, large, vit"
 
-static clt_status run_suite(bench *b, clt_attention_mask mask) {
+static clt_status run_suite(bench *b, clt_attention_mask mask, bool eight) {
     static const struct {
         const char *name;
         attention_shape s;
@@ -244,6 +256,7 @@ static clt_status run_suite(bench *b, clt_attention_mask mask) {
         if (!strcmp(suite[i].name, b->suite)) {
             attention_shape s = suite[i].s;
             s.mask = mask;
+            s.eight = eight;
             known = true;
             CLT_TRY(run_shape(b, s));
         }
@@ -251,9 +264,11 @@ static clt_status run_suite(bench *b, clt_attention_mask mask) {
                  : clt_error(CLT_USAGE, "clbench attention: unknown suite '%s'; suites: " SUITES, b->suite);
 }
 
-static const char *mask_name;
+static const char *mask_name, *bits_name;
 
-static int check_mask(const clt_command *c) {
+static int check_options(const clt_command *c) {
+    if (strcmp(bits_name, "8") && strcmp(bits_name, "16"))
+        return clt_options_fail(c, "--bits must be 8 or 16, not '%s'", bits_name);
     if (!strcmp(mask_name, "causal") || !strcmp(mask_name, "none")) return -1;
     return clt_options_fail(c, "--mask must be causal or none, not '%s'", mask_name);
 }
@@ -261,7 +276,9 @@ static int check_mask(const clt_command *c) {
 int bench_attention(int argc, char **argv) {
     const clt_option more[] = {
         {"mask", 'm', CLT_OPT_STR, &mask_name, "MASK",
-         "causal (default), or none: every query sees every key, as in vision transformers"}};
+         "causal (default), or none: every query sees every key, as in vision transformers"},
+        {"bits", 0, CLT_OPT_STR, &bits_name, "BITS",
+         "16 (default), or 8: attention in 8-bit blocks, whose --check compares words only"}};
     const bench_about about = {
         .name = "attention",
         .summary =
@@ -272,14 +289,17 @@ int bench_attention(int argc, char **argv) {
             "error.",
         .examples = "  clbench attention --check\n"
                     "  clbench attention --suite large --type bf16 --numerics fast --check\n"
+                    "  clbench attention --suite large --type bf16 --bits 8 --check\n"
                     "  clbench attention --suite vit --mask none --type bf16 --numerics fast\n",
         .suites = SUITES,
         .more = more,
         .n_more = CLT_COUNT_OF(more),
-        .check = check_mask};
+        .check = check_options};
     bench b = {.suite = "mpt-125m"};
     mask_name = "causal";
+    bits_name = "16";
     int code = bench_start(&b, &about, argc, argv);
     if (code >= 0) return code;
-    return bench_end(&b, run_suite(&b, !strcmp(mask_name, "none") ? CLT_MASK_NONE : CLT_MASK_CAUSAL));
+    return bench_end(&b, run_suite(&b, !strcmp(mask_name, "none") ? CLT_MASK_NONE : CLT_MASK_CAUSAL,
+                                   !strcmp(bits_name, "8")));
 }

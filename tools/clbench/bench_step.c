@@ -349,11 +349,11 @@ static bool is_among(const char *word, const char *const *known, size_t n) {
 /* Refuses values that would otherwise fail in the configuration, whose file the user did not write. -1: all
  * are valid. */
 static int look_at_options(const step_bench *b, const clt_command *c) {
-    static const char *const precisions[] = {"fp32", "amp_bf16", "amp_fp16", "exact8"}, *const modes[] = {
-                                                                                            "exact", "fast"};
+    static const char *const precisions[] = {"fp32", "amp_bf16", "amp_fp16", "exact8", "amp_fp8"},
+                             *const modes[] = {"exact", "fast"};
     if (!is_among(b->precision, precisions, CLT_COUNT_OF(precisions)))
-        return clt_options_fail(c, "--precision must be fp32, amp_bf16, amp_fp16 or exact8, not '%s'",
-                                b->precision);
+        return clt_options_fail(
+            c, "--precision must be fp32, amp_bf16, amp_fp16, exact8 or amp_fp8, not '%s'", b->precision);
     if (!is_among(b->numerics, modes, CLT_COUNT_OF(modes)))
         return clt_options_fail(c, "--numerics must be exact or fast, not '%s'", b->numerics);
     if (!is_among(b->recompute, recompute_words, CLT_COUNT_OF(recompute_words)))
@@ -371,7 +371,8 @@ int bench_step(int argc, char **argv) {
          "mpt (125m to 7b at 2048 tokens, the default), seq (1b from 512 to 8192), cpu (small shapes)"},
         {"model", 'm', CLT_OPT_STR, &b.only, "NAME", "only this model of the suite"},
         {"device", 'd', CLT_OPT_STR, &b.device, "PATTERN", "part of a platform or device name, or P:D"},
-        {"precision", 'p', CLT_OPT_STR, &b.precision, "P", "fp32 (default), amp_bf16, amp_fp16, exact8"},
+        {"precision", 'p', CLT_OPT_STR, &b.precision, "P",
+         "fp32 (default), amp_bf16, amp_fp16, exact8, amp_fp8"},
         {"numerics", 0, CLT_OPT_STR, &b.numerics, "MODE", "exact or fast; default as in training"},
         {"recompute", 0, CLT_OPT_STR, &b.recompute, "WHAT", "none, norms, blocks; default as in training"},
         {"no-bias", 0, CLT_OPT_FLAG, &b.no_bias, NULL,

@@ -107,6 +107,9 @@ typedef struct {
     const char *prefix; /* as in clt_weight_map */
     const char *const *ignored;
     const char *head;
+    /* Changes an exported config.json so that every version of the package computes what decode read from it;
+     * NULL: they agree. */
+    void (*export_keys)(const clt_mpt_config *c, json_t *o);
 } clt_hf_family;
 
 extern const clt_hf_family clt_hf_gpt2, clt_hf_llama, clt_hf_mistral, clt_hf_qwen2, clt_hf_neox,

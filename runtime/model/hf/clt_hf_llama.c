@@ -90,6 +90,17 @@ static clt_status qwen2(clt_schema_reader *r, const clt_hf_raw *raw, const json_
     return clt_hf_decode_rope(r, raw, c);
 }
 
+/* transformers from 4.52 on ignores sliding_window where use_sliding_window is false, and limits the blocks
+ * from max_window_layers on. Keys that say the same to both are exported where the window excludes anything.
+ */
+static void qwen2_export(const clt_mpt_config *c, json_t *o) {
+    const int64_t window = c->layer[0].window;
+    if (json_is_array(json_object_get(o, "layer_types")) || window < 0 || window + 1 >= c->max_seq_len)
+        return;
+    json_object_set_new(o, "use_sliding_window", json_true());
+    json_object_set_new(o, "max_window_layers", json_integer(0));
+}
+
 /* --- tensors --- */
 
 static const clt_hf_tensor tensors[] = {
@@ -108,12 +119,12 @@ static const clt_hf_tensor tensors[] = {
 };
 static const char *const ignored[] = {"*rotary_emb.inv_freq", NULL};
 
-#define FAMILY(type, keys_, kv_heads_, decode_)                                                              \
+#define FAMILY(type, keys_, kv_heads_, decode_, export_)                                                     \
     {                                                                                                        \
         .model_type = type, .keys = CLT_SCHEMA(keys_), .kv_heads = kv_heads_, .decode = decode_,             \
         .tensors = tensors, .n_tensors = CLT_COUNT_OF(tensors), .prefix = "model.", .ignored = ignored,      \
-        .head = "lm_head.weight"                                                                             \
+        .head = "lm_head.weight", .export_keys = export_                                                     \
     }
-const clt_hf_family clt_hf_llama = FAMILY("llama", llama_keys, 0, llama),
-                    clt_hf_mistral = FAMILY("mistral", mistral_keys, 8, mistral),
-                    clt_hf_qwen2 = FAMILY("qwen2", qwen2_keys, 32, qwen2);
+const clt_hf_family clt_hf_llama = FAMILY("llama", llama_keys, 0, llama, NULL),
+                    clt_hf_mistral = FAMILY("mistral", mistral_keys, 8, mistral, NULL),
+                    clt_hf_qwen2 = FAMILY("qwen2", qwen2_keys, 32, qwen2, qwen2_export);

@@ -183,7 +183,9 @@ static json_t *to_json(const clt_model_config *c) {
 
 static json_t *hf_config(const clt_model_config *c) {
     json_t *o = json_deep_copy(c->hf);
+    const clt_hf_family *f = clt_hf_family_of(c);
     json_object_del(o, CLT_MODEL_SOURCE_KEY);
+    if (f->export_keys) f->export_keys((const clt_mpt_config *)c, o);
     return o;
 }
 
@@ -233,5 +235,8 @@ const clt_model_family clt_hf_model_family = {
     .next = clt_mpt_next,
     .next_greedy = clt_mpt_next_greedy,
     .span_logits = clt_mpt_span_logits,
+    .fp8_formats = clt_mpt_fp8_formats,
+    .fp8_amax = clt_mpt_fp8_amax,
+    .fp8_set_scales = clt_mpt_fp8_set_scales,
     .activation = clt_mpt_activation,
 };

@@ -47,7 +47,7 @@ static clt_status linear_weights(backward_pass *p, int w, int bias, clt_ref dy, 
                          .c = grad_of(p, w),
                          .accumulate = !p->b->lane_first};
     if (bias != p->summed) g.a_sum = grad_of(p, bias);
-    CLT_TRY(clt_mpt_product_with(m, &g, d, in));
+    CLT_TRY(clt_mpt_linear_product(m, &g, w, d, in));
     return clt_model_made(&m->base, CLT_F32, g.c.ref, e->count, "gradient of %s (%s)", e->name, what);
 }
 
@@ -80,7 +80,7 @@ static clt_status norm_data(backward_pass *p, int w, clt_ref dy, int64_t lddy, b
     clt_gemm_params g = linear_data(p, w, dy, lddy, p->m->dnorm, p->m->cfg.d_model, accumulate);
     g.c.type = p->m->dnorm_type;
     CLT_TRY(quantise_gradient(p, place, w, dy, lddy, d));
-    return clt_mpt_product_with(p->m, &g, d, NULL);
+    return clt_mpt_linear_product(p->m, &g, w, d, NULL);
 }
 
 static bool branches_drop(const backward_pass *p) {
@@ -209,7 +209,7 @@ static clt_status mlp_hidden_backward(backward_pass *p, int layer) {
         g.grad_pre = clt_tensor_of(a->up, F, m->type);
         if (m->shape.recompute == CLT_RECOMPUTE_NORMS) g.again = clt_tensor_of(a->act, F, m->type);
     }
-    CLT_TRY(clt_mpt_product_with(m, &g, &blocks, NULL));
+    CLT_TRY(clt_mpt_linear_product(m, &g, x->wdown, &blocks, NULL));
     CLT_TRY(linear_weights(p, x->wdown, x->bdown, d, C, &blocks, a->act, F, NULL, "mlp"));
     if (c->glu)
         CLT_TRY(
@@ -358,9 +358,9 @@ static clt_status attention_backward(backward_pass *p, int layer) {
     CLT_TRY(branch_gradient(p, layer, CLT_MPT_ATTENTION, &d));
     clt_mpt_blocks blocks;
     CLT_TRY(quantise_gradient(p, CLT_MPT_EIGHT_DY, x->wout, d, C, &blocks));
-    CLT_TRY(linear_weights(p, x->wout, x->bout, d, C, &blocks, a->att, Q, NULL, "attention"));
     clt_gemm_params g = linear_data(p, x->wout, d, C, m->datt, Q, false);
-    CLT_TRY(clt_mpt_product_with(m, &g, &blocks, NULL));
+    CLT_TRY(clt_mpt_linear_product(m, &g, x->wout, &blocks, NULL));
+    CLT_TRY(linear_weights(p, x->wout, x->bout, d, C, &blocks, a->att, Q, NULL, "attention"));
     clt_attention_grad_params att = {.fwd = clt_mpt_attention(m, p->b, layer),
                                      .dout = g.c,
                                      .dq = clt_tensor_of(dqkv, W, m->type),
@@ -369,7 +369,8 @@ static clt_status attention_backward(backward_pass *p, int layer) {
                                      .accumulate_kv = p->kv_written[source],
                                      .spare = m->spare,
                                      .spare_elements = m->spare_elements};
-    CLT_TRY(clt_op_attention_backward(m->ops, &att));
+    CLT_TRY(m->shape.eight_attention ? clt_op_attention8_backward(m->ops, &att)
+                                     : clt_op_attention_backward(m->ops, &att));
     p->kv_written[source] = true;
     CLT_TRY(
         clt_model_made(&m->base, m->type, dqkv, (uint64_t)(R * Q), "block %d: gradient of attention", layer));

@@ -108,5 +108,8 @@ const clt_model_family clt_mpt_family = {
     .next = clt_mpt_next,
     .next_greedy = clt_mpt_next_greedy,
     .span_logits = clt_mpt_span_logits,
+    .fp8_formats = clt_mpt_fp8_formats,
+    .fp8_amax = clt_mpt_fp8_amax,
+    .fp8_set_scales = clt_mpt_fp8_set_scales,
     .activation = clt_mpt_activation,
 };

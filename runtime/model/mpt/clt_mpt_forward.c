@@ -105,7 +105,7 @@ static clt_status branch_end_with_norm(clt_mpt *m, int64_t R, int layer, clt_mpt
     const branch_tail end = tail_of(m, layer, branch);
     const int64_t C = m->cfg.d_model;
     const clt_gemm_params g = clt_mpt_linear(m, R, end.w, end.bias, in, ldin, post->out, C);
-    CLT_TRY(clt_mpt_product(m, &g));
+    CLT_TRY(clt_mpt_linear_product(m, &g, end.w, NULL, NULL));
     CLT_TRY(clt_model_made(&m->base, m->type, post->out, (uint64_t)(R * C), "block %d: input of post_norm_%d",
                            layer, branch + 1));
     CLT_TRY(norm(m, R, g.c, index->post_w[branch], index->post_b[branch], clt_tensor_of(y, C, CLT_F32),
@@ -123,10 +123,10 @@ static clt_status branch_end(clt_mpt *m, const clt_model_pass *b, int layer, clt
     if (!(b->dropout && m->cfg.resid_pdrop > 0)) {
         g.residual = clt_tensor_of(x, C, CLT_F32);
         g.c.type = CLT_F32;
-        return clt_mpt_product(m, &g);
+        return clt_mpt_linear_product(m, &g, end.w, NULL, NULL);
     }
     g.c.ref = m->dbranch;
-    CLT_TRY(clt_mpt_product(m, &g));
+    CLT_TRY(clt_mpt_linear_product(m, &g, end.w, NULL, NULL));
     return clt_mpt_dropout(m, b, m->cfg.resid_pdrop, layer, end.site, m->type, m->dbranch, x, CLT_F32, y);
 }
 
@@ -160,13 +160,13 @@ static clt_status make_qkv(clt_mpt *m, int64_t R, int layer) {
     const int64_t at[] = {0, Q, Q + K};
     if (x->wqkv >= 0) {
         clt_gemm_params g = clt_mpt_linear(m, R, x->wqkv, x->bqkv, a->n1, C, made, W);
-        CLT_TRY(clt_mpt_product(m, &g));
+        CLT_TRY(clt_mpt_linear_product(m, &g, x->wqkv, NULL, NULL));
     }
     clt_mpt_blocks n1;
     if (x->wqkv < 0) CLT_TRY(clt_mpt_input(m, clt_tensor_of(a->n1, C, m->type), R, C, &n1));
     for (int i = 0; x->wqkv < 0 && i < (own_kv ? 3 : 1); i++) {
         clt_gemm_params g = clt_mpt_linear(m, R, w[i], b[i], a->n1, C, clt_ref_at(made, (uint64_t)at[i]), W);
-        CLT_TRY(clt_mpt_product_with(m, &g, &n1, NULL));
+        CLT_TRY(clt_mpt_linear_product(m, &g, w[i], &n1, NULL));
     }
     CLT_TRY(clt_model_made(&m->base, m->type, made, (uint64_t)(R * W),
                            "block %d: attention's q, k, v projection", layer));
@@ -285,7 +285,9 @@ static clt_status attend(clt_mpt *m, const clt_model_pass *b, int layer) {
     if (clt_tensor_present(cache) && source == layer)
         CLT_TRY(
             clt_op_copy_rows(m->ops, n, 2 * K, clt_tensor_at(p.q, 0, Q), clt_tensor_at(cache, m->past, 0)));
-    if (m->past == 0) return clt_op_attention_forward(m->ops, &p);
+    if (m->past == 0)
+        return m->shape.eight_attention ? clt_op_attention8_forward(m->ops, &p)
+                                        : clt_op_attention_forward(m->ops, &p);
     p.seq = m->past + n;
     p.k = cache;
     p.v = clt_tensor_at(cache, 0, K);
@@ -303,14 +305,14 @@ static clt_status mlp_hidden(clt_mpt *m, int64_t R, int layer) {
     if (!c->glu) {
         up.act = c->activation;
         up.pre = clt_tensor_of(a->up, F, m->type);
-        return clt_mpt_product(m, &up);
+        return clt_mpt_linear_product(m, &up, x->wup, NULL, NULL);
     }
     clt_gemm_params gate = clt_mpt_linear(m, R, x->wgate, x->bgate, a->n2, C, a->gate, F);
     clt_mpt_blocks n2;
     up.c.ref = a->up;
     CLT_TRY(clt_mpt_input(m, up.a, R, C, &n2));
-    CLT_TRY(clt_mpt_product_with(m, &up, &n2, NULL));
-    CLT_TRY(clt_mpt_product_with(m, &gate, &n2, NULL));
+    CLT_TRY(clt_mpt_linear_product(m, &up, x->wup, &n2, NULL));
+    CLT_TRY(clt_mpt_linear_product(m, &gate, x->wgate, &n2, NULL));
     return clt_op_glu_forward(m->ops, &(clt_glu_params){.act = c->activation,
                                                         .rows = R,
                                                         .cols = F,
@@ -501,8 +503,12 @@ clt_status clt_mpt_eval(clt_model *model, const clt_model_pass *b, int64_t *corr
 
 clt_status clt_mpt_train(clt_model *model, const clt_model_pass *b) {
     clt_mpt *m = (clt_mpt *)model;
-    CLT_TRY(clt_mpt_upload(m, b, true));
-    CLT_TRY(clt_mpt_forward(m, b));
-    CLT_TRY(clt_mpt_head(m, b, true, clt_ref_none()));
-    return clt_mpt_backward(m, b);
+    m->fp8.recording = true;
+    m->fp8.turned = -1;
+    clt_status st = clt_mpt_upload(m, b, true);
+    if (st == CLT_OK) st = clt_mpt_forward(m, b);
+    if (st == CLT_OK) st = clt_mpt_head(m, b, true, clt_ref_none());
+    if (st == CLT_OK) st = clt_mpt_backward(m, b);
+    m->fp8.recording = false;
+    return st;
 }

@@ -134,6 +134,18 @@ typedef struct {
     int weights;
 } clt_mpt_eight;
 
+/* shape.fp8: where a product's two operands are cast to, a place for the transpose of a gradient that data
+ * gradients cast along with it, and the arrays on the device of all tensors' scales, inverse scales and
+ * largest magnitudes. */
+enum { CLT_MPT_FP8_PLACES = 3 };
+typedef struct {
+    clt_ref q[CLT_MPT_FP8_PLACES], numbers;
+    int64_t q_bytes[CLT_MPT_FP8_PLACES];
+    int turned;       /* entry of the Linear whose transposed gradient is there, -1: none */
+    clt_fp8 *formats; /* of the tensors */
+    bool recording;   /* a training pass runs */
+} clt_mpt_fp8;
+
 /* The rows of a microbatch grouped by an id, and the sum that a lane's microbatches add to: one chain per id,
  * over its rows ascending, whatever the microbatches are. The lists are those of clt_embedding_grad_params.
  */
@@ -212,6 +224,7 @@ struct clt_mpt {
     clt_mpt_repeat repeat;
     clt_mpt_ahead ahead;
     clt_mpt_eight eight;
+    clt_mpt_fp8 fp8;
 };
 
 /* Lays out (and with ops, allocates) all buffers. */
@@ -275,6 +288,19 @@ void clt_mpt_eight_weight_set(clt_mpt *m, clt_mpt_eight_weight *w, clt_tensor fr
                               int64_t cols, clt_ref q, clt_ref scale);
 /* clt_op_gemm8_workspace of the product. */
 uint64_t clt_mpt_eight_workspace(clt_device_type type, const clt_gemm_params *g);
+
+/* clt_mpt_product_with for a Linear of a block, of which `entry` is the weight: with shape.fp8 in 8-bit
+ * floating point. The data gradient of a Linear precedes its weight gradient. */
+clt_status clt_mpt_linear_product(clt_mpt *m, const clt_gemm_params *g, int entry, const clt_mpt_blocks *a,
+                                  const clt_mpt_blocks *b);
+/* As clt_mpt_eight_plan, in m->fp8; the words of m->fp8.numbers; and what is left to do once they exist. */
+void clt_mpt_fp8_plan(clt_mpt *m, int64_t rows, int64_t out, int64_t in);
+int64_t clt_mpt_fp8_words(const clt_mpt *m);
+clt_status clt_mpt_fp8_begin(clt_mpt *m);
+/* As the members of clt_model_family. */
+size_t clt_mpt_fp8_formats(const clt_model *model, const clt_fp8 **out);
+clt_status clt_mpt_fp8_set_scales(clt_model *model, const float *scale);
+clt_status clt_mpt_fp8_amax(clt_model *model, float *amax);
 
 /* Whether the loss's gradient leaves out the ones at the targets, so that they do not share the scale of an
  * 8-bit block with probabilities, and the functions below add their part (docs/numerics.md, "Eight-bit

@@ -393,6 +393,18 @@ static clt_status take_eight(clt_mpt *m, bool split_qkv) {
     return take_weight(m, m->index.lm_head, c->vocab_size, c->d_model);
 }
 
+/* The same in 8-bit floating point, without the head, which is the last one. */
+static clt_status take_fp8(clt_mpt *m) {
+    int64_t linear[LINEARS][3];
+    clt_mpt_fp8 *e = &m->fp8;
+    linears_of(m, linear);
+    for (int i = 0; i < LINEARS - 1; i++) clt_mpt_fp8_plan(m, linear[i][0], linear[i][1], linear[i][2]);
+    for (int i = 0; i < CLT_MPT_FP8_PLACES; i++)
+        CLT_TRY(take(m, &m->memory.other, "operands in 8 bits", e->q_bytes[i], 1, &e->q[i]));
+    CLT_TRY(take_other(m, "scales of operands", clt_mpt_fp8_words(m), &e->numbers));
+    return m->ops ? clt_mpt_fp8_begin(m) : CLT_OK;
+}
+
 /* Largest workspace that any operation of a step asks for: a bound from the shapes, without a device. */
 static uint64_t workspace_bound(const clt_mpt *m, clt_device_type type) {
     const clt_mpt_config *c = &m->cfg;
@@ -417,7 +429,8 @@ static uint64_t workspace_bound(const clt_mpt *m, clt_device_type type) {
                               .window = -1,
                               .q = {.type = m->type}};
     if (m->shape.training) most += clt_op_sums_workspace(type, R, C, T);
-    return most + clt_op_attention_workspace(type, &a);
+    return most + (m->shape.eight_attention ? clt_op_attention8_workspace(&a)
+                                            : clt_op_attention_workspace(type, &a));
 }
 
 /* The gradient of the head's weight is read and written again for each group, which counts where the head is
@@ -469,6 +482,7 @@ clt_status clt_mpt_layout(clt_mpt *m) {
     if (m->shape.texts) CLT_TRY(take_step(m));
     if (m->shape.training) CLT_TRY(take_gradients(m));
     if (m->shape.eight_bits) CLT_TRY(take_eight(m, split_qkv));
+    if (m->shape.fp8) CLT_TRY(take_fp8(m));
     if (!m->ops) return CLT_OK;
     return upload_tables(m);
 }
@@ -562,6 +576,7 @@ void clt_mpt_destroy(clt_model *model) {
     clt_free(m->n_cached);
     clt_free(m->temperature_at);
     clt_free(m->units);
+    clt_free(m->fp8.formats);
     clt_mpt_index_free(&m->index);
     clt_free(m);
 }

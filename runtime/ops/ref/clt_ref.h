@@ -134,8 +134,7 @@ void clt_ref_gemm_fp8(const clt_ref_gemm_fp8_params *p);
 /* Output (i, j) alone, for sampled checks at large shapes. */
 void clt_ref_gemm_fp8_at(const clt_ref_gemm_fp8_params *p, int64_t i, int64_t j);
 /* As clt_ref_gemm_near_at. A matrix unit adds 32 products to a sum at once and keeps 13 bits below the
- * largest of them, so a step loses at most 2^-12 of the sum of |a b|; with split there are at most four such
- * steps. */
+ * largest of these addends, so that each of them, and the result, loses at most 2^-13 of it. */
 clt_ref_gemm_near clt_ref_gemm_fp8_near_at(const clt_ref_gemm_fp8_params *p, int64_t i, int64_t j,
                                            double c_before);
 

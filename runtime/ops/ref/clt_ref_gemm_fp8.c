@@ -43,17 +43,33 @@ void clt_ref_gemm_fp8(const clt_ref_gemm_fp8_params *p) {
     clt_parallel_for((size_t)p->to.m, small ? 1 : 0, gemm_row, &all);
 }
 
+/* What a matrix unit makes of output (i, j): the exact sum, and a bound of what the unit loses. */
+typedef struct {
+    double sum, size, lost;
+} unit_sum;
+
+static unit_sum sum_of_unit(const clt_ref_gemm_fp8_params *p, int64_t i, int64_t j) {
+    enum { AT_ONCE = 32, SPLIT = 128 }; /* products of an instruction, and before a sum leaves the unit */
+    unit_sum all = {0};
+    double partial = 0;
+    for (int64_t k = 0; k < p->to.k; k += AT_ONCE) {
+        if (p->split && k % SPLIT == 0) partial = 0;
+        double largest = fabs(partial), before = partial;
+        for (int64_t e = k; e < CLT_MIN(k + AT_ONCE, p->to.k); e++) {
+            const double ab = (double)value(&p->a, i, e) * (double)value(&p->b, j, e);
+            partial += ab, all.size += fabs(ab);
+            largest = fmax(largest, fabs(ab));
+        }
+        all.sum += partial - before;
+        all.lost += (AT_ONCE + 2) * 0x1p-13 * fmax(largest, fabs(partial));
+    }
+    return all;
+}
+
 clt_ref_gemm_near clt_ref_gemm_fp8_near_at(const clt_ref_gemm_fp8_params *p, int64_t i, int64_t j,
                                            double c_before) {
-    enum { AT_ONCE = 32, SPLIT = 128 }; /* products of an instruction, and before a sum leaves the unit */
     const double scale = (double)p->a.inverse * (double)p->b.inverse;
-    double v = 0, size = 0;
-    for (int64_t k = 0; k < p->to.k; k++) {
-        const double ab = (double)value(&p->a, i, k) * (double)value(&p->b, j, k);
-        v += ab;
-        size += fabs(ab);
-    }
-    const double steps = (double)CLT_CEIL_DIV(p->split ? CLT_MIN(p->to.k, SPLIT) : p->to.k, AT_ONCE);
-    const double off = (steps * 0x1p-12 + (double)p->to.k * 0x1p-22) * size * scale;
-    return clt_ref_gemm_near_of(&p->to, i, j, c_before, v * scale, off + 0x1p-22 * fabs(v * scale));
+    const unit_sum u = sum_of_unit(p, i, j);
+    const double off = 1.01 * u.lost + (double)p->to.k * 0x1p-22 * u.size + 0x1p-22 * fabs(u.sum);
+    return clt_ref_gemm_near_of(&p->to, i, j, c_before, u.sum * scale, off * scale);
 }

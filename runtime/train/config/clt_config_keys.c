@@ -97,6 +97,8 @@ static const clt_key own_keys[] = {
         .choices = numerics_names, .nullable = true),
     KEY("exact_lanes", c.exact_lanes, "8",
         "parts of a batch that are summed in a fixed tree; at least one for each rank"),
+    KEY("attention_bits", c.attention_bits, "16",
+        "8: attention in 8-bit blocks, too, with precision exact8; heads of at most 256 elements"),
     KEY("stop_before", c.stop_before, "null",
         "save and exit with 75 before this: minutes from the start, or a time in seconds since 1970; needs "
         "save_folder",
@@ -139,9 +141,7 @@ const clt_schema clt_config_own_schema = CLT_SCHEMA(own_keys);
 
 /* --- the top level --- */
 
-static const char *const precisions[] = {"fp32", "amp_fp16", "amp_bf16", "exact8", NULL};
-static const clt_refusal refused_precisions[] = {
-    {"amp_fp8", "8-bit floating point is not supported: use amp_bf16, amp_fp16 or fp32"}, {NULL, NULL}};
+static const char *const precisions[] = {"fp32", "amp_fp16", "amp_bf16", "exact8", "amp_fp8", NULL};
 
 #define ONE_FORM CLT_CONFIG_ONE_FORM
 #define PYTORCH CLT_KEY_OF_PYTORCH
@@ -168,8 +168,10 @@ static const clt_key top_keys[] = {
         "fp32; amp_bf16 and amp_fp16: 16-bit activations, fp32 weights, sums, gradients and moments; "
         "amp_fp16 "
         "with a dynamic loss scale; exact8: amp_bf16 with numerics exact and the products of all Linears in "
-        "8-bit blocks",
-        .choices = precisions, .refused = refused_precisions),
+        "8-bit blocks; amp_fp8: amp_bf16 with the products of the blocks' Linears in 8-bit floating point "
+        "and "
+        "delayed scaling (HYBRID, history 16, margin 0)",
+        .choices = precisions),
     KEY("run_name", c.run_name, "null", "default: the environment's RUN_NAME, or llm", .nullable = true),
     CLT_KEY_CHECKED(&clt_kind_map, "variables", "null", "values for ${variables.x}", .nullable = true),
     KEY("accumulate_train_batch_on_tokens", c.accumulate_on_tokens, "true",

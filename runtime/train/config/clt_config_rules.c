@@ -165,17 +165,28 @@ static clt_status resolve_recompute(clt_schema_reader *r, clt_config_builder *b)
 }
 
 clt_status clt_config_resolve_precision(clt_schema_reader *r, clt_config_builder *b) {
-    enum { EXACT8 = 3 };
-    static const clt_dtype types[] = {CLT_F32, CLT_F16,
-                                      CLT_BF16, [EXACT8] = CLT_BF16}; /* in the order of the key's choices */
+    enum { EXACT8 = 3, FP8 = 4 };
+    static const clt_dtype types[] = {
+        CLT_F32, CLT_F16,
+        CLT_BF16, [EXACT8] = CLT_BF16, [FP8] = CLT_BF16}; /* in the order of the key's choices */
     clt_config *c = &b->c;
     c->precision = types[b->precision];
     c->eight_bits = b->precision == EXACT8;
+    c->fp8 = b->precision == FP8;
+    if (c->fp8 && c->max_seq_len % 16)
+        return clt_schema_fail(r, "max_seq_len", "is %lld: amp_fp8 needs a multiple of 16",
+                               (long long)c->max_seq_len);
     bool fast = c->precision != CLT_F32 && !c->eight_bits;
     c->numerics = b->numerics >= 0 ? (clt_numerics)b->numerics : fast ? CLT_FAST : CLT_EXACT;
     if (c->eight_bits && c->numerics == CLT_FAST)
         return clt_config_fail_both(r, "precision", "cltrain.numerics",
                                     "exact8 has numerics exact: leave numerics out");
+    if (c->attention_bits != 8 && c->attention_bits != 16)
+        return clt_schema_fail(r, "cltrain.attention_bits", "is %lld: it must be 8 or 16",
+                               (long long)c->attention_bits);
+    if (c->attention_bits == 8 && !c->eight_bits)
+        return clt_config_fail_both(r, "cltrain.attention_bits", "precision",
+                                    "8 needs exact8, the precision whose products have 8 bits");
     c->tune = (clt_tune_mode)b->tune;
     c->check_action = (clt_check_action)b->check_action;
     c->clip_type = clt_config_given(c, "algorithms.gradient_clipping")

@@ -112,6 +112,7 @@ clt_status clt_engine_create(const clt_engine_params *p, clt_engine **out) {
     if (st == CLT_OK) st = clt_buffer_create(dev, 4, "non-finite count", &e->nonfinite);
     if (st == CLT_OK) st = create_hashes(e);
     if (st == CLT_OK) st = clt_model_create(c->model, &shape, p->ops, e->weights, e->narrow, &e->model);
+    if (st == CLT_OK) st = clt_engine_fp8_create(e);
     if (p->training) st = create_reduction(e, st);
     if (st != CLT_OK) {
         clt_engine_destroy(e);
@@ -137,6 +138,7 @@ void clt_engine_destroy(clt_engine *e) {
     clt_buffer *buffers[] = {e->block_group, e->groups, e->chunk_sums, e->results, e->nonfinite, e->hashes};
     for (size_t i = 0; i < CLT_COUNT_OF(buffers); i++) clt_buffer_destroy(buffers[i]);
     clt_slab_table_free(&e->table);
+    clt_fp8_scaling_destroy(&e->fp8);
     clt_free(e->frozen);
     clt_free(e->step.final);
     clt_free(e->published);
@@ -335,6 +337,7 @@ void clt_engine_rehearse(clt_engine *e, bool evaluates) {
     e->mute = false;
     clt_engine_forget_units(e);
     if (st == CLT_OK && evaluates) st = clt_engine_prepare_eval(e);
+    if (st == CLT_OK) st = clt_engine_fp8_changed(e);
     clt_free(storage);
     clt_device_rehearsed(dev);
     if (st != CLT_OK) clt_debug("the rehearsal failed: %s", clt_last_error());
@@ -372,6 +375,7 @@ clt_status clt_engine_measure(clt_engine *e, double *samples_per_second) {
         st = time_samples(e, &b, &seconds);
         if (i > 0) best = CLT_MIN(best, seconds);
     }
+    if (st == CLT_OK) st = clt_engine_fp8_changed(e);
     e->mute = false;
     clt_engine_forget_units(e);
     clt_free(storage);

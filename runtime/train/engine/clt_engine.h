@@ -43,6 +43,11 @@ clt_status clt_engine_weights_changed(clt_engine *e);
 clt_status clt_engine_text_model(clt_engine *e, int64_t texts, clt_model **out);
 /* The loss scale of amp_fp16, for saving and restoring. */
 clt_loss_scale *clt_engine_loss_scale(clt_engine *e);
+/* The delayed scaling of amp_fp8, for saving and restoring; without tensors otherwise. After it was changed,
+ * and after passes that are no part of a step, call clt_engine_fp8_changed, which also forgets what those
+ * passes recorded. */
+clt_fp8_scaling *clt_engine_fp8(clt_engine *e);
+clt_status clt_engine_fp8_changed(clt_engine *e);
 
 /* The layout of its batches. */
 const clt_batch_layout *clt_engine_layout(const clt_engine *e);

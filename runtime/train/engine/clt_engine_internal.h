@@ -117,6 +117,7 @@ struct clt_engine {
     float *host_results;
     float *sample_weight; /* [microbatch] */
     clt_loss_scale scale;
+    clt_fp8_scaling fp8;                      /* empty without amp_fp8 */
     clt_engine_pending pending[MOST_PENDING]; /* oldest first */
     int n_pending;
     clt_engine_judge judge;
@@ -128,6 +129,11 @@ struct clt_engine {
 };
 
 bool clt_engine_second_moment(const clt_config *c);
+
+/* amp_fp8 (clt_engine_fp8.c), nothing otherwise: begins with empty histories; and ends a step, whose results
+ * are known. The second is collective. */
+clt_status clt_engine_fp8_create(clt_engine *e);
+clt_status clt_engine_fp8_follow(clt_engine *e);
 
 /* A pass over samples [at, at + n) of this rank's part of a global batch, as the microbatch *mb. */
 clt_model_pass clt_engine_pass(clt_engine *e, const clt_batch *b, int64_t at, int64_t n, clt_batch *mb);

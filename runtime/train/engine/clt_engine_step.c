@@ -160,6 +160,7 @@ static clt_status look(clt_engine *e, clt_engine_result *out) {
     float norm = clt_engine_needs_norm(e->cfg) ? e->host_results[0] : NAN;
     bool finite = e->host_results[STATUS_FINITE] == 1.0f;
     CLT_TRY(clt_engine_gather(e, &e->split, p.samples));
+    CLT_TRY(clt_engine_fp8_follow(e));
     for (int64_t i = 0; i < p.samples; i++) sum += (double)losses[i];
     *out = (clt_engine_result){.loss = p.count > 0 ? sum / (double)p.count : 0.0,
                                .grad_norm = norm,

@@ -115,6 +115,7 @@ void clt_run_close(clt_run *r) {
     clt_run_place_free(&r->origin.here);
     clt_run_place_free(&r->origin.writer);
     clt_free(r->origin.path);
+    clt_run_fp8_forget(r);
 }
 
 bool clt_run_epoch_over(const clt_run *r, int64_t epoch, int64_t sample_in_epoch, int64_t batch_in_epoch) {

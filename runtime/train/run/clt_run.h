@@ -92,6 +92,8 @@ typedef struct {
     bool resumed;               /* the whole state comes from a checkpoint */
     bool autoresumed;           /* path was found in save_folder, not given by load_path */
     clt_loss_scale scale;       /* initial loss scale of amp_fp16 */
+    clt_ckpt_number *fp8;       /* [n_fp8] owned: the delayed scaling of amp_fp8 to begin with */
+    int n_fp8;
 } clt_run_origin;
 
 /* A checkpoint that is written while training continues. */
@@ -352,6 +354,14 @@ void clt_run_own_times(clt_run *r, const int64_t *microseconds);
 int clt_run_numbers(clt_run *r, clt_ckpt_number **numbers, clt_strv *names);
 /* Takes them from a checkpoint. */
 void clt_run_take_numbers(clt_run *r, const clt_checkpoint_state *s);
+/* clt_run_fp8.c: those of amp_fp8: their largest count, and they themselves (names: their strings). take:
+ * sets the engine's state to what `numbers` say, or to that of a new run; keep: remembers a checkpoint's in
+ * r->origin until the engine exists; forget: frees these. */
+int clt_run_fp8_most(clt_run *r);
+int clt_run_fp8_numbers(clt_run *r, clt_ckpt_number *out, clt_strv *names);
+clt_status clt_run_fp8_take(clt_run *r, const clt_ckpt_number *numbers, int n);
+void clt_run_fp8_keep(clt_run *r, const clt_checkpoint_state *s);
+void clt_run_fp8_forget(clt_run *r);
 /* The saved loss scale, or the default if none was saved. */
 clt_loss_scale clt_run_scale_of(const clt_checkpoint_state *s);
 /* Seconds spent in the steps that led to a checkpoint. */

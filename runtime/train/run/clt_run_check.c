@@ -34,12 +34,14 @@ static char *join(const machine *m, int n, size_t field) {
     return b.s;
 }
 
-/* "exact fp32", "fast amp_bf16", "exact8" */
+/* "exact fp32", "fast amp_bf16", "fast amp_fp8", "exact8", "exact8 with attention in 8 bits" */
 static char *numerics_name(const clt_config *c) {
     const char *precision = c->precision == CLT_F32   ? "fp32"
                             : c->precision == CLT_F16 ? "amp_fp16"
+                            : c->fp8                  ? "amp_fp8"
                                                       : "amp_bf16";
-    if (c->eight_bits) return clt_strdup("exact8");
+    if (c->eight_bits)
+        return clt_strdup(c->attention_bits == 8 ? "exact8 with attention in 8 bits" : "exact8");
     return clt_format("%s %s", c->numerics == CLT_EXACT ? "exact" : "fast", precision);
 }
 

@@ -117,6 +117,7 @@ static clt_status go_back(clt_run *r, int64_t batch) {
         r->progress.optimizer_step = s->optimizer_step;
         r->effective.useful_seconds = clt_run_useful_of(s);
         *clt_engine_loss_scale(r->engine) = clt_run_scale_of(s);
+        st = clt_run_fp8_take(r, s->numbers, s->number_count);
         clt_warn("batch %lld: rolled back to the weights and moments of batch %lld (roll-back %lld of at "
                  "most %lld); the data continues with the next batch",
                  (long long)batch, (long long)s->batch, (long long)r->guards.rollbacks,

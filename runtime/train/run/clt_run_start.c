@@ -106,12 +106,12 @@ static bool run_evaluates(const clt_run *r) {
 }
 
 /* No queueing ahead on a CPU device, which computes on the cores that would prepare the next step, and with
- * amp_fp16 and guards that may skip a step, which need the result of every step first. All ranks must do the
- * same, because collecting a step exchanges results. */
+ * amp_fp16, amp_fp8 and guards that may skip a step, which need the result of every step first. All ranks
+ * must do the same, because collecting a step exchanges results. */
 static clt_status choose_queue(clt_run *r) {
     const bool cpu = clt_device_get_facts(r->dev)->type == CLT_DEVICE_CPU;
-    int64_t waits =
-        !clt_env_long(CLT_ENV_AHEAD, !cpu) || r->cfg->precision == CLT_F16 || clt_run_guard_each_step(r->cfg);
+    int64_t waits = !clt_env_long(CLT_ENV_AHEAD, !cpu) || r->cfg->precision == CLT_F16 || r->cfg->fp8 ||
+                    clt_run_guard_each_step(r->cfg);
     CLT_TRY(clt_group_max_i64(r->group, &waits, 1));
     r->queue.ahead = !waits;
     return CLT_OK;
@@ -140,6 +140,7 @@ static clt_status open_engine(clt_run *r) {
     CLT_TRY(clt_group_agree(r->group, clt_engine_create(&p, &r->engine)));
     clt_engine_rehearse(r->engine, run_evaluates(r));
     *clt_engine_loss_scale(r->engine) = r->origin.scale;
+    CLT_TRY(clt_run_fp8_take(r, r->origin.fp8, r->origin.n_fp8));
     CLT_TRY(choose_queue(r));
     char total[32], params[32], *host = host_memory_text(&r->plan.memory);
     clt_info("model: %s parameters, microbatch %lld%s, %s of device memory%s%s",

@@ -19,7 +19,7 @@ int clt_run_numbers(clt_run *r, clt_ckpt_number **numbers, clt_strv *names) {
     const clt_loss_scale *scale = clt_engine_loss_scale(r->engine);
     const clt_run_guards *g = &r->guards;
     int n = 0, spikes = r->cfg->guards.loss_spike != CLT_SPIKE_OFF ? g->loss.n : 0;
-    clt_ckpt_number *v = clt_calloc((size_t)(OTHERS + 2 * spikes), sizeof *v);
+    clt_ckpt_number *v = clt_calloc((size_t)(OTHERS + 2 * spikes + clt_run_fp8_most(r)), sizeof *v);
     if (r->cfg->precision == CLT_F16) {
         add(v, &n, names, clt_strdup("loss_scale"), scale->scale);
         add(v, &n, names, clt_strdup("good_steps"), (double)scale->good_steps);
@@ -38,6 +38,7 @@ int clt_run_numbers(clt_run *r, clt_ckpt_number **numbers, clt_strv *names) {
     }
     n += clt_run_leg_numbers(&r->leg, &r->progress.now, v + n);
     n += clt_run_check_numbers(r, v + n);
+    n += clt_run_fp8_numbers(r, v + n, names);
     for (int i = 0; i < spikes; i++) add(v, &n, names, clt_format("spike_loss.%d", i), g->loss.v[i]);
     for (int i = 0; i < spikes; i++) add(v, &n, names, clt_format("spike_norm.%d", i), g->norm.v[i]);
     *numbers = v;
@@ -96,6 +97,7 @@ static void take_early(clt_run_early *e, const clt_checkpoint_state *s) {
 
 void clt_run_take_numbers(clt_run *r, const clt_checkpoint_state *s) {
     r->origin.scale = clt_run_scale_of(s);
+    clt_run_fp8_keep(r, s);
     r->effective.useful_seconds = clt_run_useful_of(s);
     /* The default for checkpoints without these numbers: a full batch. */
     r->progress.last_samples = CLT_MIN(r->cfg->global_train_batch_size, s->sample);
