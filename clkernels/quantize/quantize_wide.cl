@@ -41,7 +41,7 @@
 #if BLOCK == 128 && X_TYPE == 0
 #define GROUPS 2
 #elif BLOCK == 128
-#define GROUPS SHARED
+#define GROUPS 3
 #elif X_TYPE == 0
 #define GROUPS 8
 #else
