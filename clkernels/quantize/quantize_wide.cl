@@ -8,7 +8,7 @@
  *   -DBLOCK=64|128   elements of a block
  *   -DX_TYPE         type of x (../include/clt_store.clh)
  *   -DHALF_PTX       1: bytes are packed, and fp16 is widened, by NVIDIA's instructions
- *   -DSHARED=3|4     NVIDIA: the assembler limits registers, so that so many groups of 256 share a unit
+ *   -DSHARED=3       NVIDIA: the assembler limits registers, so that so many groups of 256 share a unit
  *                    (of 16-bit x)
  *
  * x's offset, ldx and cols are multiples of 8. flags: 1 along, 2 across, 4 one scale per patch. sample: rows
@@ -41,7 +41,7 @@
 #if BLOCK == 128 && X_TYPE == 0
 #define GROUPS 2
 #elif BLOCK == 128
-#define GROUPS 3
+#define GROUPS SHARED
 #elif X_TYPE == 0
 #define GROUPS 8
 #else
