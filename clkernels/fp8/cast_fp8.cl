@@ -113,7 +113,7 @@ cast_fp8(uint rows, uint cols, uint flags, __global const in_type *x, ulong x_of
     const uint lid = (uint)get_local_id(0), chunk = lid % CHUNKS * 8;
     const size_t row0 = get_global_id(1) * PATCH, col0 = get_group_id(0) * PATCH;
     const uint height = (uint)min((size_t)rows - row0, (size_t)PATCH);
-    const uint width = (uint)min((size_t)cols - col0, (size_t)PATCH), left = width > chunk ? width - chunk : 0;
+    const uint width = (uint)min((size_t)cols - col0, (size_t)PATCH), left = (uint)max((int)width - (int)chunk, 0);
     const uint padded_width = (width + 15u) & ~15u, padded_height = (height + 15u) & ~15u;
     const float by = scale[scale_off];
     uint largest = 0;
