@@ -42,28 +42,7 @@
 
 typedef CLT_T(X_TYPE) in_type;
 
-/* Eight elements, of which n exist. */
-static inline float8 load8(__global const in_type *p, size_t n)
-{
-    float8 v = (float8)(0.0f);
-    if (n >= 8) return (float8)(CLT_LOAD4(X_TYPE, p), CLT_LOAD4(X_TYPE, p + 4));
-    if (n > 0) v.s0 = CLT_LOAD(X_TYPE, p);
-    if (n > 1) v.s1 = CLT_LOAD(X_TYPE, p + 1);
-    if (n > 2) v.s2 = CLT_LOAD(X_TYPE, p + 2);
-    if (n > 3) v.s3 = CLT_LOAD(X_TYPE, p + 3);
-    if (n > 4) v.s4 = CLT_LOAD(X_TYPE, p + 4);
-    if (n > 5) v.s5 = CLT_LOAD(X_TYPE, p + 5);
-    if (n > 6) v.s6 = CLT_LOAD(X_TYPE, p + 6);
-    return v;
-}
-
-static inline uint largest8(float8 v)
-{
-    const uint8 u = as_uint8(v) & 0x7fffffffu;
-    const uint4 a = max(u.lo, u.hi);
-    const uint2 b = max(a.lo, a.hi);
-    return max(b.x, b.y);
-}
+#include "../include/clt_eight.clh"
 
 #define FOUR(v) (CODE(v.x) | CODE(v.y) << 8 | CODE(v.z) << 16 | CODE(v.w) << 24)
 #define CODE(x) CLT_FP8_NARROW(FORMAT, x)
@@ -123,11 +102,11 @@ cast_fp8(uint rows, uint cols, uint flags, __global const in_type *x, ulong x_of
     barrier(CLK_LOCAL_MEM_FENCE);
 
     for (uint r = lid / CHUNKS * 4; r < padded_height; r += STRIDE * 4) {
-        const float8 v0 = load8(x + r * ldx, r < height ? left : 0);
-        const float8 v1 = load8(x + (r + 1) * ldx, r + 1 < height ? left : 0);
-        const float8 v2 = load8(x + (r + 2) * ldx, r + 2 < height ? left : 0);
-        const float8 v3 = load8(x + (r + 3) * ldx, r + 3 < height ? left : 0);
-        const uint most = max(max(largest8(v0), largest8(v1)), max(largest8(v2), largest8(v3)));
+        const float8 v0 = clt_load_up_to8(x + r * ldx, r < height ? left : 0);
+        const float8 v1 = clt_load_up_to8(x + (r + 1) * ldx, r + 1 < height ? left : 0);
+        const float8 v2 = clt_load_up_to8(x + (r + 2) * ldx, r + 2 < height ? left : 0);
+        const float8 v3 = clt_load_up_to8(x + (r + 3) * ldx, r + 3 < height ? left : 0);
+        const uint most = clt_largest8(max(max(clt_bits8(v0), clt_bits8(v1)), max(clt_bits8(v2), clt_bits8(v3))));
         const uint2 w0 = eight(v0, by, most), w1 = eight(v1, by, most), w2 = eight(v2, by, most),
                     w3 = eight(v3, by, most);
         largest = max(largest, most);

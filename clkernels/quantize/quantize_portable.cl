@@ -39,29 +39,7 @@
 
 typedef CLT_T(X_TYPE) in_type;
 
-/* Eight elements, of which n exist. */
-static inline float8 load8(__global const in_type *p, size_t n)
-{
-    float8 v = (float8)(0.0f);
-    if (n >= 8) return (float8)(CLT_LOAD4(X_TYPE, p), CLT_LOAD4(X_TYPE, p + 4));
-    if (n > 0) v.s0 = CLT_LOAD(X_TYPE, p);
-    if (n > 1) v.s1 = CLT_LOAD(X_TYPE, p + 1);
-    if (n > 2) v.s2 = CLT_LOAD(X_TYPE, p + 2);
-    if (n > 3) v.s3 = CLT_LOAD(X_TYPE, p + 3);
-    if (n > 4) v.s4 = CLT_LOAD(X_TYPE, p + 4);
-    if (n > 5) v.s5 = CLT_LOAD(X_TYPE, p + 5);
-    if (n > 6) v.s6 = CLT_LOAD(X_TYPE, p + 6);
-    return v;
-}
-
-static inline uint8 bits8(float8 v) { return as_uint8(v) & 0x7fffffffu; }
-
-static inline uint largest8(uint8 u)
-{
-    const uint4 a = max(u.lo, u.hi);
-    const uint2 b = max(a.lo, a.hi);
-    return max(b.x, b.y);
-}
+#include "../include/clt_eight.clh"
 
 #define WORD(x, inv) (clt_block8_word(x, inv) & 0xffu)
 #define FOUR(a, b, c, d) (WORD a | WORD b << 8 | WORD c << 16 | WORD d << 24)
@@ -73,9 +51,9 @@ static inline void add_maxima(__global const in_type *x, size_t ldx, uint chunk,
 {
     uint8 down = (uint8)(0);
     for (uint r = first; r < height; r += STRIDE) {
-        const uint8 u = bits8(load8(x + r * ldx, left));
+        const uint8 u = clt_bits8(clt_load_up_to8(x + r * ldx, left));
         down = max(down, u);
-        atomic_max(&row_max[r], largest8(u));
+        atomic_max(&row_max[r], clt_largest8(u));
     }
     atomic_max(&col_max[chunk], down.s0);
     atomic_max(&col_max[chunk + 1], down.s1);
@@ -85,7 +63,7 @@ static inline void add_maxima(__global const in_type *x, size_t ldx, uint chunk,
     atomic_max(&col_max[chunk + 5], down.s5);
     atomic_max(&col_max[chunk + 6], down.s6);
     atomic_max(&col_max[chunk + 7], down.s7);
-    atomic_max(patch_max, largest8(down));
+    atomic_max(patch_max, clt_largest8(down));
 }
 
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void
@@ -124,7 +102,7 @@ quantize(uint rows, uint cols, uint sample, uint flags, __global const in_type *
     }
     q += q_off + row0 * ldq + col0 + chunk;
     for (uint r = first; r < BLOCK; r += STRIDE) {
-        const float8 v = load8(x + r * ldx, r < height ? left : 0);
+        const float8 v = clt_load_up_to8(x + r * ldx, r < height ? left : 0);
         if ((flags & ALONG) && r < height) {
             const float f = clt_block8_inverse(row_max[r]);
             *(__global uint2 *)(q + r * ldq) = (uint2)(FOUR((v.s0, f), (v.s1, f), (v.s2, f), (v.s3, f)),
