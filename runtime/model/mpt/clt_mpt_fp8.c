@@ -121,13 +121,7 @@ static clt_status weight_gradient(clt_mpt *m, const clt_gemm_params *g, int entr
         p.a.q.off += (uint64_t)rows, p.b.q.off += (uint64_t)rows;
         p.to.accumulate = true;
     }
-    if (!clt_tensor_present(g->a_sum)) return CLT_OK;
-    return clt_op_column_sum(m->ops, &(clt_column_sum_params){.rows = g->k,
-                                                              .cols = g->m,
-                                                              .rows_per_sample = g->k_group,
-                                                              .x = g->a,
-                                                              .out = g->a_sum,
-                                                              .accumulate = g->accumulate});
+    return clt_mpt_sum_a(m, g);
 }
 
 static clt_status forward(clt_mpt *m, const clt_gemm_params *g, int entry) {

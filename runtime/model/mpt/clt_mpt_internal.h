@@ -265,6 +265,8 @@ clt_status clt_mpt_scale_embedding(clt_mpt *m, int64_t rows, clt_ref x);
 /* A product of the pass: clt_op_gemm, or with shape.eight_bits clt_op_gemm8 of the quantised operands, where
  * b of NT and NN is a weight. */
 clt_status clt_mpt_product(clt_mpt *m, const clt_gemm_params *g);
+/* g->a_sum of a weight gradient, where it is present: 8-bit products do not make it. */
+clt_status clt_mpt_sum_a(clt_mpt *m, const clt_gemm_params *g);
 /* Operands that several products share; empty without shape.eight_bits. */
 typedef struct {
     clt_blocks8 along, across;

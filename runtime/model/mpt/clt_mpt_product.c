@@ -184,12 +184,7 @@ static clt_status operands_of(clt_mpt *m, const clt_gemm_params *g, const clt_mp
     return CLT_OK;
 }
 
-static clt_status eight_bits(clt_mpt *m, const clt_gemm_params *g, const clt_mpt_blocks *a,
-                             const clt_mpt_blocks *b) {
-    clt_gemm8_params p = product_of(g);
-    CLT_TRY(operands_of(m, g, a, b, &p));
-    p.k = p.a.ld;
-    CLT_TRY(clt_op_gemm8(m->ops, &p));
+clt_status clt_mpt_sum_a(clt_mpt *m, const clt_gemm_params *g) {
     if (!clt_tensor_present(g->a_sum)) return CLT_OK;
     return clt_op_column_sum(m->ops, &(clt_column_sum_params){.rows = g->k,
                                                               .cols = g->m,
@@ -197,6 +192,15 @@ static clt_status eight_bits(clt_mpt *m, const clt_gemm_params *g, const clt_mpt
                                                               .x = g->a,
                                                               .out = g->a_sum,
                                                               .accumulate = g->accumulate});
+}
+
+static clt_status eight_bits(clt_mpt *m, const clt_gemm_params *g, const clt_mpt_blocks *a,
+                             const clt_mpt_blocks *b) {
+    clt_gemm8_params p = product_of(g);
+    CLT_TRY(operands_of(m, g, a, b, &p));
+    p.k = p.a.ld;
+    CLT_TRY(clt_op_gemm8(m->ops, &p));
+    return clt_mpt_sum_a(m, g);
 }
 
 uint64_t clt_mpt_eight_workspace(clt_device_type type, const clt_gemm_params *g) {
