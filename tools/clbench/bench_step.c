@@ -39,7 +39,7 @@ static const char *const recompute_words[] = {"none", "norms", "blocks"}; /* by 
 typedef struct {
     const char *suite, *device, *precision, *numerics, *recompute, *json, *only;
     bool no_bias, no_clip;
-    int64_t microbatch, accumulate;
+    int64_t microbatch, accumulate, attention_bits;
     double seconds, peak_given;
     clt_group *group;
     clt_device *dev;
@@ -73,14 +73,14 @@ static clt_status make_config(const step_bench *b, const step_shape *s, int64_t 
         "scheduler: {name: constant_with_warmup, t_warmup: 0ba}\n"
         "%s"
         "max_duration: 1000ba\neval_interval: 0\nseed: 17\nprecision: %s\nglobal_train_batch_size: %lld\n"
-        "device_train_microbatch_size: %lld\ndevice_eval_batch_size: 1\ncltrain: {tune: cache%s%s%s%s%s}\n",
+        "device_train_microbatch_size: %lld\ndevice_eval_batch_size: 1\ncltrain: {tune: cache%s%s%s%s%s%s}\n",
         (long long)s->seq, (long long)s->d, (long long)s->heads, (long long)s->layers, (long long)s->seq,
         (long long)s->vocab, b->no_bias ? "true" : "false", (long long)s->seq,
         b->no_clip ? "" : "algorithms: {gradient_clipping: {clipping_type: norm, clipping_threshold: 1.0}}\n",
         b->precision, (long long)(mb * b->accumulate), (long long)mb,
         b->no_clip ? ", guards: {gradient_norm: false, loss_spike: off}" : "",
-        b->recompute ? ", recompute: " : "", b->recompute ? b->recompute : "",
-        b->numerics ? ", numerics: " : "", b->numerics ? b->numerics : "");
+        b->attention_bits == 8 ? ", attention_bits: 8" : "", b->recompute ? ", recompute: " : "",
+        b->recompute ? b->recompute : "", b->numerics ? ", numerics: " : "", b->numerics ? b->numerics : "");
     clt_status st = clt_config_parse(text, strlen(text), "clbench step", NULL, 0, out);
     clt_free(text);
     return st;
@@ -245,9 +245,10 @@ static clt_status begin_table(step_bench *b) {
     printf("device   %s (%s, driver %s), %u units\n", f->name, f->platform, f->driver, f->compute_units);
     printf("peak     %.1f GFLOP/s fp32 fma, %.1f GB/s copy (read plus write)\n", b->fma_peak * 1e-9,
            b->copy_peak * 1e-9);
-    printf("step     forward, backward, %sAdamW; %s biases; precision %s%s%s\n\n",
+    printf("step     forward, backward, %sAdamW; %s biases; precision %s%s%s%s\n\n",
            b->no_clip ? "" : "clipping, ", b->no_bias ? "without" : "with", b->precision,
-           b->recompute ? ", recomputed: " : "", b->recompute ? b->recompute : "");
+           b->attention_bits == 8 ? ", attention in 8 bits" : "", b->recompute ? ", recomputed: " : "",
+           b->recompute ? b->recompute : "");
     printf("%-10s %8s %6s %10s %11s %9s %13s %12s %10s %9s %9s\n", "model", "params", "seq", "mb x acc",
            "tok/s", "TFLOP/s", "MFU measured", "MFU nominal", "memory", "weights", "start");
     return CLT_OK;
@@ -270,14 +271,15 @@ static void add_row(step_bench *b, const step_work *w, double measured, double o
     clt_str_addf(&b->rows,
                  "%s\n {\"model\": \"%s\", \"parameters\": %llu, \"seq\": %lld, \"microbatch\": %lld, "
                  "\"accumulation\": %lld, \"biases\": %s, \"clipping\": %s, \"precision\": \"%s\", "
+                 "\"attention_bits\": %lld, "
                  "\"numerics\": \"%s\", \"recompute\": \"%s\", \"steps\": %d, "
                  "\"step_seconds\": %.9g, \"tokens_per_second\": %.6g, \"tflops\": %.6g, "
                  "\"mfu_measured\": %.4f, \"measured_peak_tflops\": %.6g, ",
                  b->rows.len ? "," : "", w->shape->name, (unsigned long long)params,
                  (long long)c->max_seq_len, (long long)mb, (long long)acc, b->no_bias ? "false" : "true",
-                 b->no_clip ? "false" : "true", b->precision, c->numerics == CLT_EXACT ? "exact" : "fast",
-                 recompute_words[w->plan.recompute], w->steps, w->step_seconds, tokens, flops * 1e-12,
-                 flops / measured, measured * 1e-12);
+                 b->no_clip ? "false" : "true", b->precision, (long long)c->attention_bits,
+                 c->numerics == CLT_EXACT ? "exact" : "fast", recompute_words[w->plan.recompute], w->steps,
+                 w->step_seconds, tokens, flops * 1e-12, flops / measured, measured * 1e-12);
     if (of_maker > 0)
         clt_str_addf(&b->rows, "\"mfu_nominal\": %.4f, ", flops / of_maker);
     else
@@ -358,6 +360,9 @@ static int look_at_options(const step_bench *b, const clt_command *c) {
         return clt_options_fail(c, "--numerics must be exact or fast, not '%s'", b->numerics);
     if (!is_among(b->recompute, recompute_words, CLT_COUNT_OF(recompute_words)))
         return clt_options_fail(c, "--recompute must be none, norms or blocks, not '%s'", b->recompute);
+    const bool eight = !strcmp(b->precision, "exact8");
+    if (b->attention_bits != 16 && !(eight && b->attention_bits == 8))
+        return clt_options_fail(c, "--attention-bits must be 16 or, with --precision exact8, 8");
     if (b->microbatch < 0 || b->accumulate < 1)
         return clt_options_fail(c, "--microbatch and --accumulate must be above 0");
     if (!(b->seconds > 0)) return clt_options_fail(c, "--seconds must be above 0");
@@ -365,7 +370,7 @@ static int look_at_options(const step_bench *b, const clt_command *c) {
 }
 
 int bench_step(int argc, char **argv) {
-    step_bench b = {.suite = "mpt", .precision = "fp32", .accumulate = 1, .seconds = 3};
+    step_bench b = {.suite = "mpt", .precision = "fp32", .accumulate = 1, .attention_bits = 16, .seconds = 3};
     const clt_option options[] = {
         {"suite", 's', CLT_OPT_STR, &b.suite, "NAME",
          "mpt (125m to 7b at 2048 tokens, the default), seq (1b from 512 to 8192), cpu (small shapes)"},
@@ -373,6 +378,8 @@ int bench_step(int argc, char **argv) {
         {"device", 'd', CLT_OPT_STR, &b.device, "PATTERN", "part of a platform or device name, or P:D"},
         {"precision", 'p', CLT_OPT_STR, &b.precision, "P",
          "fp32 (default), amp_bf16, amp_fp16, exact8, amp_fp8"},
+        {"attention-bits", 0, CLT_OPT_INT, &b.attention_bits, "N",
+         "16 (default), or with exact8 8: attention in 8-bit blocks"},
         {"numerics", 0, CLT_OPT_STR, &b.numerics, "MODE", "exact or fast; default as in training"},
         {"recompute", 0, CLT_OPT_STR, &b.recompute, "WHAT", "none, norms, blocks; default as in training"},
         {"no-bias", 0, CLT_OPT_FLAG, &b.no_bias, NULL,
