@@ -5,7 +5,7 @@
 #   DEVICE     device pattern as for --device (default: nvidia)
 #   PYTHON     a python3 with PyTorch for that card; without one PyTorch is skipped with a line
 #   CLBENCH    the program (default build/clbench); may be several words
-#   SECTIONS   which of: gemm attention memory fp32 step (default: all)
+#   SECTIONS   which of: gemm attention memory fp32 step eight (default: all but eight)
 # No other program should use the card. Takes about ten minutes on an H200.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
@@ -16,8 +16,8 @@ mkdir -p "$out" || exit 1
 [ $# -gt 0 ] || trap 'rm -rf "$out"' EXIT
 for word in $SECTIONS; do
     case $word in
-    gemm | attention | memory | fp32 | step) ;;
-    *) echo "unknown section '$word' (gemm attention memory fp32 step)" >&2; exit 2 ;;
+    gemm | attention | memory | fp32 | step | eight) ;;
+    *) echo "unknown section '$word' (gemm attention memory fp32 step eight)" >&2; exit 2 ;;
     esac
 done
 torch=yes
@@ -79,5 +79,24 @@ if section step "training steps bf16, against torch.compile"; then
     done
     theirs torch_step.py --clip "${without[@]}" || failed=1
     theirs torch_step.py --clip --bias "${with[@]}" || failed=1
+fi
+if section eight "8-bit products and steps, against cuBLAS, our bf16 and torch.compile"; then
+    # The same bf16 model is the baseline of every step. Batches are eight microbatches: exact numerics sum at
+    # most one lane of a batch, an eighth, at a time.
+    common=(--suite mpt-1b --type bf16 --check --seconds 0.3)
+    ours gemm8 "${common[@]}" --json "$out/gemm8.json"
+    ours fp8 "${common[@]}" --numerics fast --json "$out/fp8.json"
+    theirs torch_gemm.py "$out"/{gemm8,fp8}.json --seconds 0.3 || failed=1
+    ours attention --suite large --type bf16 --bits 8 --check --seconds 0.3
+    steps=()
+    for model in mpt-125m mpt-1b; do
+        for precision in amp_bf16 amp_fp8 exact8; do
+            step=(step --suite mpt --model "$model" --precision $precision --accumulate 8)
+            [ $precision = exact8 ] && step+=(--attention-bits 8)
+            ours "${step[@]}" --json "$out/eight-$model-$precision.json"
+        done
+        steps+=(--ours "$out/eight-$model-amp_bf16.json")
+    done
+    theirs torch_step.py --clip --bias --model mpt-125m,mpt-1b "${steps[@]}" || failed=1
 fi
 exit $failed

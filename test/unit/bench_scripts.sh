@@ -12,7 +12,7 @@ done
 
 # A PyTorch that is there, and whose programs fail.
 printf '#!/bin/sh\n[ "$1" = -c ]\n' >"$tmp/python" && chmod +x "$tmp/python"
-for section in gemm fp32 memory; do
+for section in gemm fp32 memory eight; do
     SECTIONS=$section CLBENCH=true PYTHON=$tmp/python tools/bench_gpu.sh "$tmp/out" >"$log" 2>&1
     [ $? = 1 ] || report "bench_gpu.sh: the other side fails in section $section" 1
 done

@@ -4,6 +4,9 @@
     clbench gemm --suite mpt-1b --type bf16 --numerics fast --device nvidia --json ours.json
     torch_gemm.py ours.json ... [--seconds S] [--json FILE]
 
+Rows of `clbench gemm8` are compared with the product of --type, and rows of `clbench fp8` with torch._scaled_mm with one
+scale per tensor: forward products with its fast accumulation, gradients with the split one, as in the usual recipe.
+
 fp32 is measured without tf32. cuBLAS writes a matrix of the inputs' type, except for rows that add to an fp32 matrix
 (+c), where it does the same. For rows with another fused operation (+gelu, +dgelu, +add, +sums) only the product is
 measured. ratio: cuBLAS's time divided by clbench's.
@@ -38,6 +41,26 @@ def measure(form, m, n, k, dtype, added, seconds):
     return timed(lambda: torch.addmm(c, a, b, torch.float32, out=c), seconds)
 
 
+def measure_fp8(m, n, k, split, seconds):
+    def make(rows, cols):
+        return (torch.rand(rows, cols, device="cuda") * 2 - 1).to(torch.float8_e4m3fn)
+
+    a, b, one = make(m, k), make(n, k).t(), torch.ones((), device="cuda")
+    return timed(lambda: torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16, use_fast_accum=not split), seconds)
+
+
+def read(row):
+    """What a row is compared with: the arguments of a measurement."""
+    m, n, k = (int(x) for x in row["shape"].split()[-1].split("x"))
+    kind, form = row["op"].split(None, 1)
+    if kind == "fp8":
+        return "fp8", m, n, k, form != "forward"
+    if kind == "gemm8":
+        form = "NT" if form == "forward" else "NN" if form == "data grad" else "TN"
+        return form, m, n, k, row["dtype"], False
+    return form.split()[0], m, n, k, row["dtype"], row["op"].endswith("+c")
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("ours", nargs="+")
@@ -51,15 +74,15 @@ def main():
             rows += json.load(f)
     known = {}
     for row in rows:
-        form = row["op"].split()[1]
-        m, n, k = (int(x) for x in row["shape"].split()[-1].split("x"))
-        added = row["op"].endswith("+c")
-        key = (form, m, n, k, row["dtype"], added)
+        if "gemm_seconds" not in row and row["op"].split()[0] != "gemm":
+            continue  # casts
+        key = read(row)
         if key not in known:
-            known[key] = measure(form, m, n, k, TYPES[row["dtype"]], added, a.seconds)
+            known[key] = (measure_fp8(*key[1:], a.seconds) if key[0] == "fp8" else
+                          measure(*key[:4], TYPES[key[4]], key[5], a.seconds))
         row["torch_seconds"] = known[key]
-        flops = 2e-12 * m * n * k
-        print(f"{row['op']:14} {row['shape']:26} {row['dtype']} {row['variant']:16} ours {flops / row['seconds']:7.1f} "
+        flops = 2e-12 * key[1] * key[2] * key[3]
+        print(f"{row['op']:16} {row['shape']:26} {row['dtype']} {row['variant']:16} ours {flops / row['seconds']:7.1f} "
               f"torch {flops / known[key]:7.1f} TFLOP/s  ratio {known[key] / row['seconds']:.3f}", flush=True)
     if a.json:
         with open(a.json, "w", encoding="utf-8") as f:
