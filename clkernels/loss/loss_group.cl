@@ -36,9 +36,12 @@ static inline float group_tree(clt_lane_sums sums, __local float *s) {
 }
 
 /* Row sum of exp(z - m). If the gradient needs the exponentials, all items leave them in place; then the
- * lanes only add. */
+ * lanes only add. Otherwise all items compute a part of the row's into local memory, and the lanes add them
+ * while the next part is computed. parts: 2 * PART floats, with PARTED. */
+#define PARTED (WG > 64 && !(KEEP && !SOFTCAP))
+#define PART (8 * WG)
 static inline float row_exp_sum(__global elem *x, size_t n, float m, float scale, float cap, __local float *s,
-                                uint item) {
+                                __local float *parts, uint item) {
     clt_lane_sums sums = clt_lane_sums_none();
 #if KEEP && !SOFTCAP
     for (size_t i = item; i < n; i += WG) x[i] = clt_exp(second_z(x[i], scale, cap) - m);
@@ -50,12 +53,25 @@ static inline float row_exp_sum(__global elem *x, size_t n, float m, float scale
 #endif
 #define TERM(i) clt_exp(second_z(CLT_LOAD(TYPE, x + (i)), scale, cap) - m)
 #endif
+#if PARTED
+    float acc = 0.0f;
+    for (size_t first = 0; first < n; first += PART) {
+        __local float *part = parts + (first / PART & 1) * PART;
+        const uint count = (uint)min(n - first, (size_t)PART);
+        for (uint i = item; i < count; i += WG) part[i] = TERM(first + i);
+        barrier(CLK_LOCAL_MEM_FENCE);
+        if (item < 64)
+            for (uint i = item; i < count; i += 64) acc = acc + part[i];
+    }
+    if (item < 64) sums = clt_lane_sums_add(sums, 0, acc);
+#else
     if (item < 64)
         for (uint k = 0; k < CLT_OWN_LANES; k++) {
             float acc = 0.0f;
             for (size_t i = clt_own_lane(k); i < n; i += 64) acc = acc + TERM(i);
             sums = clt_lane_sums_add(sums, k, acc);
         }
+#endif
     return group_tree(sums, s);
 }
 
@@ -93,6 +109,11 @@ loss(__global elem *logits, ulong logits_off, __global const int *targets, ulong
      float weight) {
     __local float s[WG];
     __local float target_z;
+#if PARTED
+    __local float parts[2 * PART];
+#else
+    __local float *parts = 0;
+#endif
     const size_t row = get_group_id(0), n = vocab;
     const uint item = (uint)get_local_id(0);
     const int target = targets[targets_off + row];
@@ -128,7 +149,7 @@ loss(__global elem *logits, ulong logits_off, __global const int *targets, ulong
         lower = group_max(lower, s, item);
         if (item == 0) correct[correct_off + row] = z == m && lower == 0.0f;
     }
-    const float sum = row_exp_sum(x, n, m, scale, softcap, s, item);
+    const float sum = row_exp_sum(x, n, m, scale, softcap, s, parts, item);
     if (item == 0) token_loss[token_loss_off + row] = clt_log(sum) + (m - z);
 #if GRAD
     const float w = row_weight ? row_weight[row_weight_off + row] : weight;
