@@ -11,6 +11,7 @@
  *                   with B_TILE. For few tiles
  *   -DBOXED=1       16-bit results, of an epilogue without steps other than the bias, leave through tensor maps
  *   -DBIAS=1        BOXED: the epilogue has a bias
+ *   -DADDS=1        the epilogue of fp32 results adds a residual and at most a bias; all are accessed as float4
  *   other macros, order   gemm8_blocks.clh; A_TILE=1 is not supported
  *
  * Operands beyond an edge are zeros. So are scales that the copy engine loads; with B_TILE those of rows of a
@@ -35,6 +36,9 @@
 #ifndef BIAS
 #define BIAS 0
 #endif
+#ifndef ADDS
+#define ADDS 0
+#endif
 #if A_TILE
 #error "A_TILE is not supported"
 #endif
@@ -43,6 +47,10 @@
 #endif
 #if BOXED && (FORM || !C_TYPE)
 #error "BOXED is for 16-bit results of FORM 0"
+#endif
+
+#if ADDS && (FORM || C_TYPE)
+#error "ADDS is for fp32 results of FORM 0"
 #endif
 
 #define BM (HALVES * 128)

@@ -67,6 +67,19 @@ static bool is_boxed(const clt_gemm8_params *p, const clt_tensor_map_params *c) 
            !(clt_gemm_flags(&to) & ~(uint32_t)CLT_EP_BIAS) && clt_tensor_map_fits(c);
 }
 
+static bool starts_a_quad(const clt_tensor *t) {
+    return t->ref.off % 4 == 0 && t->ld % 4 == 0;
+}
+
+/* Whether results only meet a residual, in quads. */
+static bool only_adds(const clt_gemm8_params *p) {
+    const clt_gemm_params to = clt_gemm8_epilogue(p);
+    const uint32_t flags = clt_gemm_flags(&to);
+    return p->form == CLT_GEMM8_PRODUCT && p->c.type == CLT_F32 && (flags & CLT_EP_RESIDUAL) &&
+           !(flags & ~(uint32_t)(CLT_EP_RESIDUAL | CLT_EP_BIAS)) && p->n % 4 == 0 && starts_a_quad(&p->c) &&
+           starts_a_quad(&p->residual) && (!(flags & CLT_EP_BIAS) || p->bias.ref.off % 4 == 0);
+}
+
 static clt_status run_wgmma(clt_ops *ops, const clt_variant *v, const clt_gemm8_params *p) {
     enum { MAPS = 5, ALL = CLT_GEMM8_ARGS + 2 * MAPS };
     clt_device *dev = clt_ops_device(ops);
@@ -81,6 +94,7 @@ static clt_status run_wgmma(clt_ops *ops, const clt_variant *v, const clt_gemm8_
     clt_kernel *k;
     clt_arg args[ALL];
     clt_gemm8_options(p, v, options, sizeof options - 32);
+    if (only_adds(p)) strcat(options, " -DADDS=1");
     if (boxed) strcat(options, clt_tensor_present(p->bias) ? " -DBOXED=1 -DBIAS=1" : " -DBOXED=1");
     CLT_TRY(clt_kernel_get(dev, v->file, "gemm8_wgmma", options, &k));
     for (int i = 0; i < MAPS; i++)
