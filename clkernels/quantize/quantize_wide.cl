@@ -145,9 +145,17 @@ INLINE stored8 grad_row(const value_place *to, uint row, uint rows) {
     return nothing();
 }
 
+#include "quantize_table.clh"
+
+#if TABLE
+#define VALUE_OF(x, g) (in_table(ACT ? x : g) ? table_values(x, g, table) : value_of(x, g))
+#else
+#define VALUE_OF(x, g) value_of(x, g)
+#endif
+
 /* Replaces the first `rows` of an item's eight rows by their values. Activations are long: the loop has one
  * copy of eight, and the rows move past it, since registers have no index. */
-INLINE void make_values(stored8 *x, const value_place *to, uint rows) {
+INLINE void make_values(stored8 *x, const value_place *to, uint rows, __local const uint *table) {
     stored8 next = grad_row(to, 0, rows);
     _Pragma("nounroll") for (uint row = 0; row < 8; row++) {
         const stored8 g = next;
@@ -155,7 +163,7 @@ INLINE void make_values(stored8 *x, const value_place *to, uint rows) {
         next = grad_row(to, row + 1, rows);
         EACH(i, 7) x[i] = x[i + 1];
         if (row < rows) {
-            y = value_of(y, g);
+            y = VALUE_OF(y, g);
 #if KEEP_Y
             store8(y, to->y + row * to->ldy);
 #endif
@@ -297,7 +305,15 @@ quantize(uint rows, uint cols, uint sample, uint flags, __global const in_type *
     }
 #if VALUES
     const value_place to = VALUE_AT(row0 + p.group * 8, col0 + p.chunk * 8);
-    make_values(v, &to, p.chunk * 8 < p.width ? min((uint)clt_above(p.height, p.group * 8), 8u) : 0u);
+    const uint rows_here = p.chunk * 8 < p.width ? min((uint)clt_above(p.height, p.group * 8), 8u) : 0u;
+#if TABLE
+    fill_table((__local uint *)pool, lid);
+    barrier(CLK_LOCAL_MEM_FENCE);
+#endif
+    make_values(v, &to, rows_here, (__local const uint *)pool);
+#if TABLE
+    barrier(CLK_LOCAL_MEM_FENCE);
+#endif
 #endif
 
     leave_keys(&p, v, pool, (__local uint *)lines);
