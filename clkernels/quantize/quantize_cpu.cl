@@ -1,24 +1,24 @@
-/* quantize_cpu: 8-bit blocks of x [rows, cols] for CPU devices: a work-group of one per patch of BLOCK x BLOCK
- * elements inside a sample, 16 lanes.
+/* quantize_cpu: 8-bit blocks of x [rows, cols], or of what quantize_value.clh makes of it, for CPU devices: a
+ * work-group of one per patch of BLOCK x BLOCK elements inside a sample, 16 lanes.
  *
  * An item reads its patch twice, the second time from the caches: for the largest magnitudes of rows and
  * columns, and to round four rows at a time. Four numbers of a column are one int in local memory; a transpose
- * of 16 x 16 ints then gives 64 consecutive numbers of a transposed row.
+ * of 16 x 16 ints then gives 64 consecutive numbers of a transposed row. Values made from x are kept in local
+ * memory, from where both times they are read.
  *
  *   -DBLOCK=64|128   elements of a block
  *   -DX_TYPE         type of x (../include/clt_store.clh)
+ *   -DACT, -DGRAD_ACT, -DKEEP_Y  what is quantised (quantize_value.clh)
  *
  * flags: 1 along, 2 across, 4 one scale per patch. sample: rows per sample.
  * Launch: global {ceil(cols / BLOCK), samples * ceil(sample / BLOCK)}, local {1, 1}.
- * Requires: local memory of BLOCK * (BLOCK + 16) bytes. */
+ * Requires: local memory of BLOCK * (BLOCK + 16) bytes, and with values of BLOCK * BLOCK elements more. */
 #include "../gemm/gemm_cpu.clh"
 #include "quantize.clh"
+#include "quantize_value.clh"
 
 #ifndef BLOCK
 #define BLOCK 128
-#endif
-#ifndef X_TYPE
-#define X_TYPE 0
 #endif
 #if BLOCK != 64 && BLOCK != 128
 #error "BLOCK must be 64 or 128"
@@ -30,12 +30,13 @@
 #define ACROSS 2u
 #define TILE 4u
 
-typedef CLT_T(X_TYPE) in_type;
-
 /* A patch of x, of which height x width elements exist. */
 typedef struct {
     __global const in_type *x;
     size_t ldx, height, width;
+#if VALUES
+    __local in_type *values; /* [height][BLOCK] */
+#endif
 } patch;
 
 /* What becomes of it; local memory for BLOCK rows and columns. */
@@ -44,13 +45,45 @@ typedef struct {
     __local uint *turned;                /* [BLOCK / 4][BLOCK] */
 } patch_state;
 
-/* 16 elements of row r; those outside are +0. */
-static inline float16 load_part(const patch *p, size_t r, int v, bool whole)
+/* 16 elements of row r of x; those outside are +0. */
+static inline float16 load_x(const patch *p, size_t r, int v, bool whole)
 {
     __global const in_type *at = p->x + r * p->ldx + 16 * v;
     if (whole) return CLT_LOAD16(X_TYPE, at, 16);
     return r < p->height ? CLT_LOAD16(X_TYPE, at, clt_above(p->width, 16 * v)) : (float16)(0.0f);
 }
+
+#if VALUES
+static inline float16 load_part(const patch *p, size_t r, int v, bool whole)
+{
+    if (!whole && r >= p->height) return (float16)(0.0f);
+    return CLT_WIDEN16(X_TYPE, vload16(0, p->values + r * BLOCK + 16 * v));
+}
+
+/* Fills the patch's values, with +0 outside of x, and stores them to y. */
+static inline void make_values(const patch *p, value_place to, bool whole)
+{
+    const int16 lane = (int16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    for (size_t r = 0; r < p->height; r++)
+        for (int v = 0; v < V; v++) {
+            const size_t n = whole ? 16 : clt_above(p->width, 16 * v);
+            const float16 x = load_x(p, r, v, whole);
+#if GRAD_ACT
+            float16 y = clt_value16(x, CLT_LOAD16(X_TYPE, to.g + r * to.ldg + 16 * v, n));
+            if (v % LINE == 0) PREFETCH(to.g + r * to.ldg + BLOCK + 16 * v, 2);
+#else
+            float16 y = clt_value16(x, x);
+#endif
+            if (n < 16) y = lane < (int16)((int)n) ? y : (float16)(0.0f);
+            vstore16(CLT_ROUND16(X_TYPE, y), 0, p->values + r * BLOCK + 16 * v);
+#if KEEP_Y
+            CLT_STORE16(X_TYPE, y, to.y + r * to.ldy + 16 * v, n);
+#endif
+        }
+}
+#else
+#define load_part load_x
+#endif
 
 #define LARGER(a, b) ((a) > (b) ? (a) : (b))
 static inline uint largest(uint16 u)
@@ -141,17 +174,26 @@ static inline void round_patch(const patch *p, patch_state s, uint flags, __glob
 __kernel CLT_ONE_ITEM void quantize(uint rows, uint cols, uint sample, uint flags, __global const in_type *x,
                                     ulong x_off, ulong ldx, __global char *q, ulong q_off, ulong ldq,
                                     __global float *s, ulong s_off, ulong lds, __global char *t, ulong t_off,
-                                    ulong ldt, __global float *ts, ulong ts_off, ulong ldts)
+                                    ulong ldt, __global float *ts, ulong ts_off, ulong ldts VALUE_ARGS)
 {
     __local uint row_scale[BLOCK], col_scale[BLOCK], turned[BLOCK / 4 * BLOCK];
     const patch_state state = {row_scale, col_scale, turned};
     const size_t per_sample = (sample + BLOCK - 1) / BLOCK, place = get_global_id(1);
     const size_t in_sample = place % per_sample * BLOCK, row0 = place / per_sample * sample + in_sample;
     const size_t col0 = get_global_id(0) * BLOCK;
-    const patch p = {x + x_off + row0 * ldx + col0, ldx, min((size_t)sample - in_sample, (size_t)BLOCK),
-                     min((size_t)cols - col0, (size_t)BLOCK)};
+    patch p = {x + x_off + row0 * ldx + col0, ldx, min((size_t)sample - in_sample, (size_t)BLOCK),
+               min((size_t)cols - col0, (size_t)BLOCK)};
     q += q_off + row0 * ldq + col0;
     t += t_off + col0 * ldt + place * BLOCK;
+#if VALUES
+    __local in_type values[BLOCK * BLOCK];
+    const value_place to = VALUE_AT(row0, col0);
+    p.values = values;
+    if (p.height == BLOCK && p.width == BLOCK)
+        make_values(&p, to, true);
+    else
+        make_values(&p, to, false);
+#endif
     if (p.height == BLOCK && p.width == BLOCK)
         round_patch(&p, state, flags, q, ldq, true);
     else

@@ -1,24 +1,24 @@
-/* quantize_portable: 8-bit blocks of x [rows, cols] for any device, both orientations from one reading.
+/* quantize_portable: 8-bit blocks of x [rows, cols], or of what quantize_value.clh makes of it, for any device,
+ * both orientations from one reading.
  *
  * A group handles a patch of BLOCK x BLOCK elements that lies inside one sample. An item reads eight
  * neighbouring columns of some rows, twice: for the largest magnitudes of rows and columns, which meet in local
  * memory, and to round. The transposed numbers go through local memory, too. Elements outside of x are +0,
- * which also writes the padding.
+ * which also writes the padding. The second time an item reads what it stored of y, or computes it again.
  *
  *   -DBLOCK=64|128   elements of a block
  *   -DX_TYPE         type of x (../include/clt_store.clh)
+ *   -DACT, -DGRAD_ACT, -DKEEP_Y  what is quantised (quantize_value.clh)
  *   -DWG             work-items of a group, a multiple of 16
  *
  * flags: 1 along, 2 across, 4 one scale per patch. sample: rows per sample.
  * Launch: global {ceil(cols / BLOCK) * WG, samples * ceil(sample / BLOCK)}, local {WG, 1}.
  * Requires: local memory of BLOCK * (BLOCK + 20) + 4 bytes. */
 #include "quantize.clh"
+#include "quantize_value.clh"
 
 #ifndef BLOCK
 #define BLOCK 128
-#endif
-#ifndef X_TYPE
-#define X_TYPE 0
 #endif
 #ifndef WG
 #define WG 64
@@ -37,21 +37,70 @@
 #define ACROSS 2u
 #define TILE 4u
 
-typedef CLT_T(X_TYPE) in_type;
-
 #include "../include/clt_eight.clh"
+
+/* An item's eight columns of its patch. */
+typedef struct {
+    __global const in_type *x;
+    size_t ldx;
+#if VALUES
+    value_place to;
+#endif
+} source;
+
+#if VALUES
+/* The first n of eight values; the others are +0. */
+static inline float8 first8(float8 v, size_t n)
+{
+    const float4 none = (float4)(0.0f);
+    const int4 at = (int4)(0, 1, 2, 3), end = (int4)((int)min(n, (size_t)8));
+    return (float8)(at < end ? v.lo : none, at + 4 < end ? v.hi : none);
+}
+static inline void store_up_to8(float8 v, __global in_type *p, size_t n)
+{
+    if (n > 0) CLT_STORE(X_TYPE, v.s0, p);
+    if (n > 1) CLT_STORE(X_TYPE, v.s1, p + 1);
+    if (n > 2) CLT_STORE(X_TYPE, v.s2, p + 2);
+    if (n > 3) CLT_STORE(X_TYPE, v.s3, p + 3);
+    if (n > 4) CLT_STORE(X_TYPE, v.s4, p + 4);
+    if (n > 5) CLT_STORE(X_TYPE, v.s5, p + 5);
+    if (n > 6) CLT_STORE(X_TYPE, v.s6, p + 6);
+    if (n > 7) CLT_STORE(X_TYPE, v.s7, p + 7);
+}
+#endif
+
+/* The first n elements to quantise of row r; the others are +0. `again`: the second time. */
+static inline float8 load_row(const source *s, size_t r, size_t n, bool again)
+{
+#if KEEP_Y
+    if (again) return clt_load_up_to8(s->to.y + r * s->to.ldy, n);
+#endif
+    float8 v = clt_load_up_to8(s->x + r * s->ldx, n);
+#if VALUES
+    if (n == 0) return v;
+#if GRAD_ACT
+    v = clt_value8(v, clt_load_up_to8(s->to.g + r * s->to.ldg, n));
+#else
+    v = clt_value8(v, v);
+#endif
+    v = first8(v, n);
+#if KEEP_Y
+    store_up_to8(v, s->to.y + r * s->to.ldy, n);
+#endif
+#endif
+    return v;
+}
 
 #define WORD(x, inv) (clt_block8_word(x, inv) & 0xffu)
 #define FOUR(a, b, c, d) (WORD a | WORD b << 8 | WORD c << 16 | WORD d << 24)
 
 /* This item's part of the largest magnitudes: eight columns of every STRIDE-th row. */
-static inline void add_maxima(__global const in_type *x, size_t ldx, uint chunk, uint first, uint height, uint left,
-                              volatile __local uint *row_max, volatile __local uint *col_max,
+static inline void add_maxima(const source *from, uint chunk, uint first, uint height, uint left, volatile __local uint *row_max, volatile __local uint *col_max,
                               volatile __local uint *patch_max)
 {
     uint8 down = (uint8)(0);
     for (uint r = first; r < height; r += STRIDE) {
-        const uint8 u = clt_bits8(clt_load_up_to8(x + r * ldx, left));
+        const uint8 u = clt_bits8(load_row(from, r, left, false));
         down = max(down, u);
         atomic_max(&row_max[r], clt_largest8(u));
     }
@@ -69,7 +118,7 @@ static inline void add_maxima(__global const in_type *x, size_t ldx, uint chunk,
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void
 quantize(uint rows, uint cols, uint sample, uint flags, __global const in_type *x, ulong x_off, ulong ldx,
          __global char *q, ulong q_off, ulong ldq, __global float *s, ulong s_off, ulong lds, __global char *t,
-         ulong t_off, ulong ldt, __global float *ts, ulong ts_off, ulong ldts)
+         ulong t_off, ulong ldt, __global float *ts, ulong ts_off, ulong ldts VALUE_ARGS)
 {
     __local uint row_max[BLOCK], col_max[BLOCK], patch_max;
     __local uchar turned[BLOCK * LD_TURN];
@@ -79,12 +128,16 @@ quantize(uint rows, uint cols, uint sample, uint flags, __global const in_type *
     const size_t col0 = get_group_id(0) * BLOCK;
     const uint height = (uint)min((size_t)sample - in_sample, (size_t)BLOCK);
     const uint width = (uint)min((size_t)cols - col0, (size_t)BLOCK), left = (uint)clt_above(width, chunk);
-    x += x_off + row0 * ldx + col0 + chunk;
+    const source from = {x + x_off + row0 * ldx + col0 + chunk, ldx
+#if VALUES
+                         , VALUE_AT(row0, col0 + chunk)
+#endif
+    };
 
     for (uint i = lid; i < BLOCK; i += WG) row_max[i] = col_max[i] = 0;
     if (lid == 0) patch_max = 0;
     barrier(CLK_LOCAL_MEM_FENCE);
-    add_maxima(x, ldx, chunk, first, height, left, row_max, col_max, &patch_max);
+    add_maxima(&from, chunk, first, height, left, row_max, col_max, &patch_max);
     barrier(CLK_LOCAL_MEM_FENCE);
     const bool tile = flags & TILE;
     const uint all = clt_block8_scale(patch_max);
@@ -102,7 +155,7 @@ quantize(uint rows, uint cols, uint sample, uint flags, __global const in_type *
     }
     q += q_off + row0 * ldq + col0 + chunk;
     for (uint r = first; r < BLOCK; r += STRIDE) {
-        const float8 v = clt_load_up_to8(x + r * ldx, r < height ? left : 0);
+        const float8 v = load_row(&from, r, r < height ? left : 0, true);
         if ((flags & ALONG) && r < height) {
             const float f = clt_block8_inverse(row_max[r]);
             *(__global uint2 *)(q + r * ldq) = (uint2)(FOUR((v.s0, f), (v.s1, f), (v.s2, f), (v.s3, f)),

@@ -1,4 +1,5 @@
-/* quantize_wide: 8-bit blocks of x [rows, cols] for devices with many registers: each element is read once.
+/* quantize_wide: 8-bit blocks of x [rows, cols], or of what quantize_value.clh makes of it, for devices with
+ * many registers: each element is read once.
  *
  * A group handles a patch of BLOCK x BLOCK elements that lies inside one sample, an item eight rows of eight
  * columns. They stay in its registers, as they are stored, between the largest magnitudes and the rounding.
@@ -7,23 +8,22 @@
  *
  *   -DBLOCK=64|128   elements of a block
  *   -DX_TYPE         type of x (../include/clt_store.clh)
- *   -DHALF_PTX       1: bytes are packed, and fp16 is widened, by NVIDIA's instructions
+ *   -DACT, -DGRAD_ACT, -DKEEP_Y  what is quantised (quantize_value.clh)
+ *   -DHALF_PTX       1: bytes are packed, and 16-bit elements converted, by NVIDIA's instructions
  *   -DSHARED=3       NVIDIA: the assembler limits registers, so that so many groups of 256 share a unit
  *                    (of 16-bit x)
  *
- * x's offset, ldx and cols are multiples of 8. flags: 1 along, 2 across, 4 one scale per patch. sample: rows
+ * cols and the offsets and row distances of x, grad_pre and y are multiples of 8. flags: 1 along, 2 across, 4 one scale per patch. sample: rows
  * per sample.
  *
  * Launch: WG = (BLOCK / 8)^2; global {ceil(cols / BLOCK) * WG, samples * ceil(sample / BLOCK)}, local
  * {WG, 1}.
  * Requires: local memory of BLOCK * (BLOCK + 10) bytes. */
 #include "quantize.clh"
+#include "quantize_value.clh"
 
 #ifndef BLOCK
 #define BLOCK 128
-#endif
-#ifndef X_TYPE
-#define X_TYPE 0
 #endif
 #ifndef SHARED
 #define SHARED 0
@@ -57,7 +57,6 @@
 #define ACROSS 2u
 #define TILE 4u
 
-typedef CLT_T(X_TYPE) in_type;
 typedef CLT_T8(X_TYPE) stored8; /* eight elements as they are stored */
 
 /* --- elements --- */
@@ -111,6 +110,66 @@ static inline uint four(uint a, uint b, uint c, uint d, uint mask) {
 #else
 static inline uint four(uint a, uint b, uint c, uint d, uint mask) {
     return ((a & 255u) | (b & 255u) << 8 | (c & 255u) << 16 | d << 24) & mask;
+}
+#endif
+
+/* --- what is quantised --- */
+
+#if VALUES
+#if X_TYPE == 0
+static inline stored8 stored(float8 v) {
+    return v;
+}
+static inline void store8(stored8 v, __global in_type *p) {
+    clt_store8_0(v, p);
+}
+#else
+static inline stored8 stored(float8 v) {
+    return CLT_ROUND8(CLT_PASTE(clt_round2_, X_TYPE), CLT_PASTE(clt_round4_, X_TYPE), v);
+}
+static inline void store8(stored8 v, __global in_type *p) {
+    *(__global uint4 *)p = v;
+}
+#endif
+
+static inline stored8 value_of(stored8 x, stored8 g) {
+    const float8 a = CLT_WIDEN8(X_TYPE, x), b = CLT_WIDEN8(X_TYPE, g);
+    return stored((float8)(VALUE(a.s0, b.s0), VALUE(a.s1, b.s1), VALUE(a.s2, b.s2), VALUE(a.s3, b.s3),
+                           VALUE(a.s4, b.s4), VALUE(a.s5, b.s5), VALUE(a.s6, b.s6), VALUE(a.s7, b.s7)));
+}
+
+INLINE stored8 grad_row(const value_place *to, uint row, uint rows) {
+#if GRAD_ACT
+    if (row < rows) return CLT_FETCH8(X_TYPE, to->g + row * to->ldg);
+#endif
+    return nothing();
+}
+
+#include "quantize_table.clh"
+
+#if TABLE
+#define VALUE_OF(x, g) (in_table(ACT ? x : g) ? table_values(x, g, table) : value_of(x, g))
+#else
+#define VALUE_OF(x, g) value_of(x, g)
+#endif
+
+/* Replaces the first `rows` of an item's eight rows by their values. Activations are long: the loop has one
+ * copy of eight, and the rows move past it, since registers have no index. */
+INLINE void make_values(stored8 *x, const value_place *to, uint rows, __local const uint *table) {
+    stored8 next = grad_row(to, 0, rows);
+    _Pragma("nounroll") for (uint row = 0; row < 8; row++) {
+        const stored8 g = next;
+        stored8 y = x[0];
+        next = grad_row(to, row + 1, rows);
+        EACH(i, 7) x[i] = x[i + 1];
+        if (row < rows) {
+            y = VALUE_OF(y, g);
+#if KEEP_Y
+            store8(y, to->y + row * to->ldy);
+#endif
+        }
+        x[7] = y;
+    }
 }
 #endif
 
@@ -225,7 +284,7 @@ INLINE void store_turned(const place *p, __local const uint4 *pool, uint lid, __
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void
 quantize(uint rows, uint cols, uint sample, uint flags, __global const in_type *x, ulong x_off, ulong ldx,
          __global char *q, ulong q_off, ulong ldq, __global float *s, ulong s_off, ulong lds,
-         __global char *t, ulong t_off, ulong ldt, __global float *ts, ulong ts_off, ulong ldts) {
+         __global char *t, ulong t_off, ulong ldt, __global float *ts, ulong ts_off, ulong ldts VALUE_ARGS) {
     __local uint4 pool[SIDE * (LD_ROWS + BLOCK) / 4]; /* keys, then turned words */
     __local float4 lines[2 * LINE];                   /* keys of items; inverses of rows, then of columns */
     const uint lid = (uint)get_local_id(0), per_sample = (sample + BLOCK - 1) / BLOCK;
@@ -244,6 +303,18 @@ quantize(uint rows, uint cols, uint sample, uint flags, __global const in_type *
         const uint left = p.chunk * 8 < p.width ? p.height : 0;
         EACH(i, 8) v[i] = p.group * 8 + i < left ? CLT_FETCH8(X_TYPE, x + i * ldx) : nothing();
     }
+#if VALUES
+    const value_place to = VALUE_AT(row0 + p.group * 8, col0 + p.chunk * 8);
+    const uint rows_here = p.chunk * 8 < p.width ? min((uint)clt_above(p.height, p.group * 8), 8u) : 0u;
+#if TABLE
+    fill_table((__local uint *)pool, lid);
+    barrier(CLK_LOCAL_MEM_FENCE);
+#endif
+    make_values(v, &to, rows_here, (__local const uint *)pool);
+#if TABLE
+    barrier(CLK_LOCAL_MEM_FENCE);
+#endif
+#endif
 
     leave_keys(&p, v, pool, (__local uint *)lines);
     barrier(CLK_LOCAL_MEM_FENCE);

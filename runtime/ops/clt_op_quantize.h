@@ -3,6 +3,7 @@
 #ifndef CLT_OP_QUANTIZE_H
 #define CLT_OP_QUANTIZE_H
 
+#include "runtime/ops/clt_activation.h"
 #include "runtime/ops/clt_ops_context.h"
 
 /* A matrix [rows, k] whose contraction k is the fast dimension, in blocks of `block` consecutive elements of
@@ -30,7 +31,8 @@ static inline bool clt_blocks8_present(const clt_blocks8 *b) {
  * above, and q [rows, k] and its scales lie inside their buffers. */
 clt_status clt_blocks8_check(const char *op, const char *name, const clt_blocks8 *b, int64_t rows, int64_t k);
 
-/* Quantises x [rows, cols] in one pass, in one or both of two orientations:
+/* Quantises x [rows, cols], or what an activation makes of it, in one pass, in one or both of two
+ * orientations:
  *   along   [rows, k], k = cols rounded up to a multiple of the block: the contraction goes along x's rows
  *   across  [cols, k]: the transpose, whose contraction goes down x's columns. Blocks start anew at each
  *           sample of rows_per_sample rows: with R = rows_per_sample rounded up to a multiple of the block,
@@ -39,13 +41,24 @@ clt_status clt_blocks8_check(const char *op, const char *name, const clt_blocks8
  * both have the same block and tile. With tile > 1 they have the same q and scales, transposed, and
  * rows_per_sample must be rows.
  *
+ * What is cut into blocks is y, rounded to x's type: x itself, act(x), or x * grad_act'(grad_pre). Its bits
+ * are those of clt_op_activation_forward and clt_op_activation_backward with numerics exact, in every
+ * numerics mode. So y is the activation of x as it is stored: a fused epilogue, which applies it before the
+ * product is rounded to 16 bits, gives other bits.
+ *
  * CLT_FAIL: a size outside 1 ... INT_MAX, rows_per_sample does not divide rows, a tensor exceeds its buffer,
- * x has another type than fp32, bf16 or fp16, or a rule of clt_blocks8 is broken. */
+ * x has another type than fp32, bf16 or fp16, grad_pre or y another type than x, a rule of clt_blocks8 is
+ * broken, an activation is unknown, act and grad_act are both given, grad_pre is given without grad_act or
+ * the reverse, y overlaps grad_pre, or x without being x. */
 typedef struct {
     int64_t rows, cols;
     int64_t rows_per_sample; /* used with `across` only */
     clt_tensor x;
     clt_blocks8 along, across; /* outputs, each optional */
+    clt_activation act;        /* y = act(x); CLT_ACT_NONE: y = x */
+    clt_activation grad_act; /* y = x * grad_act'(grad_pre); CLT_ACT_NONE: no factor. Not together with act */
+    clt_tensor grad_pre;     /* [rows, cols], x's type; required with grad_act */
+    clt_tensor y;            /* optional output [rows, cols], x's type; may be x: same place and ld */
 } clt_quantize_params;
 clt_status clt_op_quantize(clt_ops *ops, const clt_quantize_params *p);
 

@@ -14,6 +14,8 @@ typedef struct {
     int outputs; /* 1 along, 2 across, 3 both */
     clt_dtype type;
     int kind; /* of numbers: make_numbers */
+    clt_activation act, grad_act;
+    enum { NO_Y, OTHER_Y, X_AS_Y } y;
 } quantize_case;
 
 enum { FIRST = 40 /* words before the numbers in their buffer: a multiple of 16 bytes */ };
@@ -25,7 +27,8 @@ static float power(int e) {
 }
 
 /* Kind 0: ordinary numbers; 1: all sizes, zeros, denormals; 2: a largest magnitude at the border between two
- * scales, or one unit off, and ties; 3: the largest finite numbers, an infinity and a NaN. */
+ * scales, or one unit off, and ties; 3: the largest finite numbers, an infinity and a NaN; 4: every number of
+ * a 16-bit type in turn; 5: the arguments at which activations bend. */
 static float *make_numbers(int kind, size_t n, clt_dtype type) {
     float *x = kind == 1 ? tu_extreme(n, 7) : tu_random(n, 8, 1.0f);
     for (size_t i = 0; kind == 2 && i < n; i++) {
@@ -40,6 +43,11 @@ static float *make_numbers(int kind, size_t n, clt_dtype type) {
         if (i % 1009 == 5) x[i] = INFINITY;
         if (i % 1511 == 3) x[i] = NAN;
     }
+    for (size_t i = 0; kind == 4 && i < n; i++) {
+        const uint16_t u = (uint16_t)(i * 40503); /* an odd factor: neighbours differ in size */
+        x[i] = type == CLT_F16 ? clt_ref_f16_to_f32(u) : clt_ref_bf16_to_f32(u);
+    }
+    for (size_t i = 0; kind == 5 && i < n; i++) x[i] *= i % 3 ? 6.0f : i % 7 ? 24.0f : 0.0f;
     for (size_t i = 0; kind == 1 && i < n; i++)
         if (i / 150 % 3 == 0) x[i] = i % 2 ? 0.0f : -0.0f;
     clt_ref_round(type, x, n);
@@ -138,34 +146,62 @@ static void check_output(const char *what, output *o) {
     clt_free(o->host.scale);
 }
 
+/* The tensors of a case on both sides. */
+typedef struct {
+    int64_t ld;
+    size_t n;
+    float *x, *g, *y; /* y: what lies there before the call */
+    clt_quantize_params p;
+    clt_ref_quantize_params r;
+    output along, across;
+} quantize_data;
+
+static quantize_data make_data(int d, const quantize_case *t) {
+    quantize_data a = {.ld = t->cols + (t->kind ? tu_wide() ? 8 : 3 : 0)};
+    a.n = (size_t)(t->rows * a.ld);
+    a.x = make_numbers(t->kind == 4 && t->grad_act ? 5 : t->kind, a.n, t->type);
+    a.g = make_numbers(t->kind < 3 ? 5 : t->kind, a.n, t->type);
+    a.y = make_numbers(0, a.n, t->type);
+    if (t->outputs & 1) a.along = make_output(d, t, false);
+    if (t->outputs & 2) a.across = make_output(d, t, true);
+    const clt_tensor x = clt_tensor_of(tu_upload_as(d, t->type, a.x, a.n), a.ld, t->type);
+    a.p = (clt_quantize_params){.rows = t->rows,
+                                .cols = t->cols,
+                                .rows_per_sample = t->sample,
+                                .x = x,
+                                .along = a.along.device,
+                                .across = a.across.device,
+                                .act = t->act,
+                                .grad_act = t->grad_act};
+    a.r = (clt_ref_quantize_params){t->rows, t->cols,     t->sample, a.x,  a.ld, a.along.host, a.across.host,
+                                    t->act,  t->grad_act, a.g,       a.ld, NULL, a.ld,         t->type};
+    if (t->grad_act) a.p.grad_pre = clt_tensor_of(tu_upload_as(d, t->type, a.g, a.n), a.ld, t->type);
+    if (t->y == OTHER_Y)
+        a.p.y = clt_tensor_of(tu_upload_as(d, t->type, a.y, a.n), a.ld, t->type), a.r.y = a.y;
+    if (t->y == X_AS_Y) a.p.y = x, a.r.y = a.x;
+    return a;
+}
+
 /* Rows with the body `wide` take multiples of 8 only. */
 static void run_case(int d, const char *id, const quantize_case *original) {
     quantize_case rounded = *original;
     const quantize_case *t = &rounded;
     if (tu_wide()) rounded.cols = CLT_ROUND_UP(rounded.cols, 8);
-    const int64_t ldx = t->cols + (t->kind ? tu_wide() ? 8 : 3 : 0);
-    const size_t n = (size_t)(t->rows * ldx);
-    float *x = make_numbers(t->kind, n, t->type);
-    output along = {0}, across = {0};
-    char what[160];
-    snprintf(what, sizeof what, "%s %lldx%lld/%lld blocks of %d, %s, outputs %d, %s, numbers %d", id,
-             (long long)t->rows, (long long)t->cols, (long long)t->sample, (int)t->block,
-             t->tile ? "tiles" : "rows", t->outputs, clt_dtype_name(t->type), t->kind);
-    if (t->outputs & 1) along = make_output(d, t, false);
-    if (t->outputs & 2) across = make_output(d, t, true);
-    const clt_quantize_params p = {.rows = t->rows,
-                                   .cols = t->cols,
-                                   .rows_per_sample = t->sample,
-                                   .x = clt_tensor_of(tu_upload_as(d, t->type, x, n), ldx, t->type),
-                                   .along = along.device,
-                                   .across = across.device};
-    tu_assert_ok(clt_op_quantize(tu_ops(d), &p), what);
-    clt_ref_quantize(
-        &(clt_ref_quantize_params){t->rows, t->cols, t->sample, x, ldx, along.host, across.host});
-    if (t->outputs & 1) check_output(what, &along);
-    if (t->outputs & 2) check_output(what, &across);
+    quantize_data a = make_data(d, t);
+    char what[200];
+    snprintf(what, sizeof what,
+             "%s %lldx%lld/%lld blocks of %d, %s, outputs %d, %s, numbers %d, act %d, derivative %d, y %d",
+             id, (long long)t->rows, (long long)t->cols, (long long)t->sample, (int)t->block,
+             t->tile ? "tiles" : "rows", t->outputs, clt_dtype_name(t->type), t->kind, (int)t->act,
+             (int)t->grad_act, (int)t->y);
+    tu_assert_ok(clt_op_quantize(tu_ops(d), &a.p), what);
+    clt_ref_quantize(&a.r);
+    if (t->outputs & 1) check_output(what, &a.along);
+    if (t->outputs & 2) check_output(what, &a.across);
+    if (t->y) tu_assert_words(what, tu_download_as(a.p.y.ref, t->type, a.n), a.r.y, a.n);
+    if (t->y != X_AS_Y) tu_assert_words(what, tu_download_as(a.p.x.ref, t->type, a.n), a.x, a.n);
     tu_release();
-    clt_free(x);
+    clt_free(a.x), clt_free(a.g), clt_free(a.y);
 }
 
 static void ragged(int d, const char *id) {
@@ -197,6 +233,32 @@ static void samples(int d, const char *id) {
     for (size_t i = 0; i < CLT_COUNT_OF(t); i += tu_brief() ? 2 : 1) run_case(d, id, &t[i]);
 }
 
+/* Activations whose value at 0, in the padding, is not 0; what they make of infinities, NaN and denormals; y
+ * in each place. Few forms, because each is a program. */
+static void values(int d, const char *id) {
+    static const quantize_case t[] = {{300, 203, 150, 128, false, 3, CLT_BF16, 5, CLT_ACT_GELU, 0, NO_Y},
+                                      {129, 256, 129, 128, true, 3, CLT_BF16, 1, CLT_ACT_GELU, 0, NO_Y},
+                                      {64, 77, 64, 128, false, 1, CLT_BF16, 3, CLT_ACT_GELU, 0, NO_Y},
+                                      {260, 133, 130, 128, false, 3, CLT_BF16, 5, 0, CLT_ACT_GELU, X_AS_Y},
+                                      {128, 256, 128, 128, false, 2, CLT_BF16, 1, 0, CLT_ACT_GELU, X_AS_Y},
+                                      {70, 99, 70, 128, false, 3, CLT_BF16, 3, 0, CLT_ACT_GELU, X_AS_Y},
+                                      {70, 99, 70, 128, false, 3, CLT_BF16, 3, 0, CLT_ACT_GELU, OTHER_Y},
+                                      {135, 90, 45, 64, false, 3, CLT_F32, 5, CLT_ACT_SOFTPLUS, 0, OTHER_Y},
+                                      {135, 90, 45, 64, false, 3, CLT_F32, 5, CLT_ACT_SOFTPLUS, 0, X_AS_Y},
+                                      {128, 64, 128, 64, true, 3, CLT_F32, 3, CLT_ACT_SOFTPLUS, 0, OTHER_Y},
+                                      {150, 131, 150, 128, true, 3, CLT_F16, 5, 0, CLT_ACT_SIGMOID, NO_Y},
+                                      {100, 150, 50, 128, false, 3, CLT_BF16, 1, 0, 0, OTHER_Y}};
+    for (size_t i = 0; i < CLT_COUNT_OF(t); i += tu_brief() ? 3 : 1) run_case(d, id, &t[i]);
+}
+
+/* Every 16-bit number as x of an activation, and as grad_pre of a derivative. */
+static void all_numbers(int d, const char *id) {
+    static const quantize_case t[] = {{512, 128, 512, 128, false, 1, CLT_BF16, 4, CLT_ACT_GELU, 0, OTHER_Y},
+                                      {512, 128, 512, 128, false, 1, CLT_BF16, 4, 0, CLT_ACT_GELU, OTHER_Y},
+                                      {512, 128, 512, 128, false, 1, CLT_F16, 4, CLT_ACT_GELU, 0, OTHER_Y}};
+    for (size_t i = 0; !tu_brief() && i < CLT_COUNT_OF(t); i++) run_case(d, id, &t[i]);
+}
+
 static void model(int d, const char *id) {
     static const quantize_case t[] = {{768, 3072, 768, 128, true, 3, CLT_F32, 0},
                                       {1024, 768, 512, 128, false, 3, CLT_BF16, 0},
@@ -211,6 +273,14 @@ static void ragged_shapes_match(void **state) {
 static void samples_match(void **state) {
     (void)state;
     tu_each_variant("quantize", samples);
+}
+static void values_match(void **state) {
+    (void)state;
+    tu_each_variant("quantize", values);
+}
+static void all_numbers_match(void **state) {
+    (void)state;
+    tu_each_variant("quantize", all_numbers);
 }
 static void model_shapes_match(void **state) {
     (void)state;
@@ -278,13 +348,43 @@ static void bad_calls_are_refused(void **state) {
     tu_release();
 }
 
+static void bad_values_are_refused(void **state) {
+    (void)state;
+    const quantize_case t = {64, 128, 64, 64, false, 1, CLT_F32, 0};
+    output a = make_output(0, &t, false);
+    const clt_ref room = tu_blank(0, 3 * 64 * 256);
+    const clt_tensor x = clt_tensor_of(room, 256, CLT_F32), beside = clt_tensor_at(x, 0, 128);
+    const clt_tensor below = clt_tensor_at(x, 64, 0);
+    const clt_quantize_params good = {.rows = 64, .cols = 128, .x = x, .along = a.device};
+    clt_quantize_params p = good;
+    p.act = CLT_ACT_RELU, p.y = beside; /* between the rows of x */
+    tu_assert_ok(clt_op_quantize(tu_ops(0), &p), "quantize");
+    REFUSE(p.act = CLT_ACT_COUNT, "unknown activation 13");
+    REFUSE(p.act = p.grad_act = CLT_ACT_RELU; p.grad_pre = beside, "both given");
+    REFUSE(p.grad_act = CLT_ACT_RELU, "must be given together");
+    REFUSE(p.grad_pre = beside, "must be given together");
+    REFUSE(p.grad_act = CLT_ACT_RELU; p.grad_pre = p.y = beside, "y overlaps grad_pre");
+    REFUSE(p.grad_act = CLT_ACT_RELU; p.grad_pre = beside; p.grad_pre.type = CLT_BF16, "must have one type");
+    REFUSE(p.grad_act = CLT_ACT_RELU; p.grad_pre = clt_tensor_at(x, 150, 0), "grad_pre [64, 128]");
+    REFUSE(p.y = clt_tensor_at(x, 150, 0), "y [64, 128]");
+    REFUSE(p.y = below; p.y.ld = 64, "rows of y are 64 apart");
+    REFUSE(p.y = below; p.y.type = CLT_F16, "must have one type");
+    REFUSE(p.y = clt_tensor_at(x, 0, 64), "y overlaps x");
+    REFUSE(p.y = clt_tensor_at(x, 1, 0), "y overlaps x");
+    REFUSE(p.y = x; p.y.ld = 128, "y overlaps x");
+    REFUSE(p.x = beside; p.y = x; p.y.ref.off += 1, "y overlaps x");
+    clt_free(a.host.q), clt_free(a.host.scale);
+    tu_release();
+}
+
 int main(int argc, char **argv) {
     tu_init(argc, argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(oracle_scales),         cmocka_unit_test(oracle_rounds_to_nearest_even),
         cmocka_unit_test(ragged_shapes_match),   cmocka_unit_test(samples_match),
+        cmocka_unit_test(values_match),          cmocka_unit_test(all_numbers_match),
         cmocka_unit_test(model_shapes_match),    cmocka_unit_test(tiles_are_the_same_both_ways),
-        cmocka_unit_test(bad_calls_are_refused),
+        cmocka_unit_test(bad_calls_are_refused), cmocka_unit_test(bad_values_are_refused),
     };
     return tu_run(tests, CLT_COUNT_OF(tests));
 }

@@ -64,12 +64,18 @@ typedef struct {
 /* The scale of values whose largest magnitude is `amax`: the smallest power of two s of at least 2^-126 with
  * amax <= 127 s; +0 for 0, NaN for infinity or NaN. */
 float clt_ref_scale8(float amax);
-/* Host form of clt_quantize_params; an absent output has no q. */
+/* Host form of clt_quantize_params; an absent output has no q. y is rounded to `type`, that of x. */
 typedef struct {
     int64_t rows, cols, rows_per_sample;
     const float *x;
     int64_t ldx;
     clt_ref_blocks8 along, across;
+    clt_activation act, grad_act;
+    const float *grad_pre;
+    int64_t ldgrad;
+    float *y; /* NULL, or an output, which may be x */
+    int64_t ldy;
+    clt_dtype type;
 } clt_ref_quantize_params;
 void clt_ref_quantize(const clt_ref_quantize_params *p);
 

@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+#include "runtime/base/clt_memory.h"
+
 /* By comparing, while the kernels take it from the exponent's bits. */
 float clt_ref_scale8(float amax) {
     if (isnan(amax) || isinf(amax)) return NAN;
@@ -51,7 +53,7 @@ static void block_of(const clt_ref_quantize_params *p, bool across, int64_t line
     }
 }
 
-void clt_ref_quantize(const clt_ref_quantize_params *p) {
+static void make_blocks(const clt_ref_quantize_params *p) {
     const int64_t R = p->rows_per_sample, b0 = p->along.block, b1 = p->across.block;
     for (int64_t r = 0; p->along.q && r < p->rows; r++)
         for (int64_t c = 0; c < p->cols; c += b0)
@@ -61,4 +63,25 @@ void clt_ref_quantize(const clt_ref_quantize_params *p) {
             for (int64_t t = 0; t < R; t += b1)
                 block_of(p, true, c, sample * R + t, b1 < R - t ? b1 : R - t,
                          sample * ((R + b1 - 1) / b1 * b1) + t);
+}
+
+static float value_at(const clt_ref_quantize_params *p, int64_t r, int64_t c) {
+    const float x = p->x[r * p->ldx + c];
+    if (p->act != CLT_ACT_NONE) return clt_ref_rounded(p->type, clt_ref_act(p->act, x));
+    if (p->grad_act == CLT_ACT_NONE) return x;
+    return clt_ref_rounded(p->type, x * clt_ref_act_grad(p->grad_act, p->grad_pre[r * p->ldgrad + c]));
+}
+
+/* The composition of the activation, its rounding and the blocks. */
+void clt_ref_quantize(const clt_ref_quantize_params *p) {
+    clt_ref_quantize_params of_y = *p;
+    float *y = clt_malloc((size_t)(p->rows * p->cols) * sizeof *y);
+    for (int64_t r = 0; r < p->rows; r++)
+        for (int64_t c = 0; c < p->cols; c++) {
+            y[r * p->cols + c] = value_at(p, r, c);
+            if (p->y) p->y[r * p->ldy + c] = y[r * p->cols + c];
+        }
+    of_y.x = y, of_y.ldx = p->cols;
+    make_blocks(&of_y);
+    clt_free(y);
 }
