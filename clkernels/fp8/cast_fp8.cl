@@ -1,33 +1,21 @@
 /* cast_fp8: 8-bit floating point from x [rows, cols] for any device, both orientations from one reading, and
- * the largest magnitude.
+ * the largest magnitude. cast_fp8.clh has the macros of what is cast.
  *
  * A group handles a patch of 128 x 128 elements. An item reads eight neighbouring columns of four rows at a
  * time. Four codes of a column are one word of local memory, from which the transposed rows are stored; the
  * place of a word in its row is turned by the column, so that items meet no bank conflicts. Elements outside
  * of x are +0, which also writes the padding.
  *
- *   -DFORMAT    of the codes (fp8.clh)
- *   -DX_TYPE    type of x (../include/clt_store.clh)
  *   -DWG        work-items of a group, a multiple of 16
- *   -DCVT=1     NVIDIA's conversion from sm_89 on, two elements at a time, for OCP formats
  *
- * flags: 1 along, 2 across, 4 amax.
+ * flags: 1 along, 2 across, 4 amax, 8 y (with -DACT, -DGRAD_ACT or -DWITH_Y only). y may be x or g: an item
+ * reads its elements before it writes them.
  * Launch: global {ceil(cols / 128) * WG, ceil(rows / 128)}, local {WG, 1}. Requires: 16,400 bytes of local
  * memory. */
-#include "../include/clt_store.clh"
-#include "fp8.clh"
+#include "cast_fp8.clh"
 
-#ifndef FORMAT
-#define FORMAT 0
-#endif
-#ifndef X_TYPE
-#define X_TYPE 0
-#endif
 #ifndef WG
 #define WG 64
-#endif
-#ifndef CVT
-#define CVT 0
 #endif
 #define PATCH 128
 #define CHUNKS (PATCH / 8) /* of eight columns */
@@ -36,37 +24,37 @@
 #error "WG must be a multiple of 16"
 #endif
 
-#define ALONG 1u
-#define ACROSS 2u
-#define AMAX 4u
-
-typedef CLT_T(X_TYPE) in_type;
-
-#include "../include/clt_eight.clh"
-
-#define FOUR(v) (CODE(v.x) | CODE(v.y) << 8 | CODE(v.z) << 16 | CODE(v.w) << 24)
-#define CODE(x) CLT_FP8_NARROW(FORMAT, x)
-#if CVT
-#if FORMAT == 0
-#define PAIR "cvt.rn.satfinite.e4m3x2.f32 "
-#elif FORMAT == 1
-#define PAIR "cvt.rn.satfinite.e5m2x2.f32 "
-#else
-#error "CVT is for OCP formats"
-#endif
-/* The instruction gives another code for a NaN, so words with one are computed in C. */
-static inline uint four(float4 v, bool numbers)
+/* y of eight elements of each of two rows, of which n0 and n1 exist. */
+static inline void two_rows(float8 *v0, float8 *v1, __global const in_type *x, size_t ldx,
+                            __global const in_type *g, size_t ldg, size_t n0, size_t n1)
 {
-    uint w;
-    if (!numbers) return FOUR(v);
-    __asm__("{.reg .b16 lo, hi; " PAIR "lo, %2, %1; " PAIR "hi, %4, %3; mov.b32 %0, {lo, hi};}"
-            : "=r"(w)
-            : "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w));
-    return w;
-}
-#else
-static inline uint four(float4 v, bool numbers) { return FOUR(v); }
+    *v0 = clt_load_up_to8(x, n0);
+    *v1 = clt_load_up_to8(x + ldx, n1);
+#if MAKES_Y
+    float16 with = (float16)(0.0f);
+    if (GRAD_ACT) with = (float16)(clt_load_up_to8(g, n0), clt_load_up_to8(g + ldg, n1));
+    with = clt_result16((float16)(*v0, *v1), with);
+    *v0 = clt_first8(with.lo, n0);
+    *v1 = clt_first8(with.hi, n1);
 #endif
+}
+
+/* The first n of eight elements. */
+static inline void store_up_to8(float8 v, __global in_type *p, size_t n)
+{
+    if (n >= 8) {
+        CLT_STORE4(X_TYPE, v.lo, p);
+        CLT_STORE4(X_TYPE, v.hi, p + 4);
+        return;
+    }
+    if (n > 0) CLT_STORE(X_TYPE, v.s0, p);
+    if (n > 1) CLT_STORE(X_TYPE, v.s1, p + 1);
+    if (n > 2) CLT_STORE(X_TYPE, v.s2, p + 2);
+    if (n > 3) CLT_STORE(X_TYPE, v.s3, p + 3);
+    if (n > 4) CLT_STORE(X_TYPE, v.s4, p + 4);
+    if (n > 5) CLT_STORE(X_TYPE, v.s5, p + 5);
+    if (n > 6) CLT_STORE(X_TYPE, v.s6, p + 6);
+}
 
 /* Codes of eight elements, in two words. largest: of their magnitudes' bits, or more. */
 static inline uint2 eight(float8 v, float scale, uint largest)
@@ -84,9 +72,7 @@ static inline uint2 eight(float8 v, float scale, uint largest)
 static inline uint turned_at(uint c, uint q) { return c * (PATCH / 4) + (q ^ (c / 8 * 2 & 31)); }
 
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void
-cast_fp8(uint rows, uint cols, uint flags, __global const in_type *x, ulong x_off, ulong ldx,
-         __global const float *scale, ulong scale_off, volatile __global uint *amax, ulong amax_off,
-         __global uchar *q, ulong q_off, ulong ldq, __global uchar *t, ulong t_off, ulong ldt)
+cast_fp8(CLT_CAST_FP8_ARGS)
 {
     __local uint turned[PATCH * PATCH / 4], patch_max;
     const uint lid = (uint)get_local_id(0), chunk = lid % CHUNKS * 8;
@@ -97,15 +83,24 @@ cast_fp8(uint rows, uint cols, uint flags, __global const in_type *x, ulong x_of
     const float by = scale[scale_off];
     uint largest = 0;
     x += x_off + row0 * ldx + col0 + chunk;
+    g += g_off + row0 * ldg + col0 + chunk;
+    y += y_off + row0 * ldy + col0 + chunk;
     q += q_off + row0 * ldq + col0 + chunk;
     if (lid == 0) patch_max = 0;
     barrier(CLK_LOCAL_MEM_FENCE);
 
     for (uint r = lid / CHUNKS * 4; r < padded_height; r += STRIDE * 4) {
-        const float8 v0 = clt_load_up_to8(x + r * ldx, r < height ? left : 0);
-        const float8 v1 = clt_load_up_to8(x + (r + 1) * ldx, r + 1 < height ? left : 0);
-        const float8 v2 = clt_load_up_to8(x + (r + 2) * ldx, r + 2 < height ? left : 0);
-        const float8 v3 = clt_load_up_to8(x + (r + 3) * ldx, r + 3 < height ? left : 0);
+        const uint n0 = r < height ? left : 0, n1 = r + 1 < height ? left : 0, n2 = r + 2 < height ? left : 0,
+                   n3 = r + 3 < height ? left : 0;
+        float8 v0, v1, v2, v3;
+        two_rows(&v0, &v1, x + r * ldx, ldx, g + r * ldg, ldg, n0, n1);
+        two_rows(&v2, &v3, x + (r + 2) * ldx, ldx, g + (r + 2) * ldg, ldg, n2, n3);
+        if (flags & STORE_Y) {
+            store_up_to8(v0, y + r * ldy, n0);
+            store_up_to8(v1, y + (r + 1) * ldy, n1);
+            store_up_to8(v2, y + (r + 2) * ldy, n2);
+            store_up_to8(v3, y + (r + 3) * ldy, n3);
+        }
         const uint most = clt_largest8(max(max(clt_bits8(v0), clt_bits8(v1)), max(clt_bits8(v2), clt_bits8(v3))));
         const uint2 w0 = eight(v0, by, most), w1 = eight(v1, by, most), w2 = eight(v2, by, most),
                     w3 = eight(v3, by, most);

@@ -29,22 +29,34 @@ static inline int64_t clt_codes8_k(int64_t n) {
     return CLT_ROUND_UP(n, (int64_t)CLT_CODES8_ALIGN);
 }
 
-/* Casts x [rows, cols] in one pass, in one or both of two orientations, and records its largest magnitude:
+/* Casts x [rows, cols] in one pass, in one or both of two orientations, and records its largest magnitude.
+ * Before that x can pass an activation, or the derivative of one:
+ *     y = x, or act(x), or x * grad_act'(grad_pre), as x's type stores it
  *   along   [rows, clt_codes8_k(cols)]: the contraction goes along x's rows
  *   across  [cols, clt_codes8_k(rows)]: the transpose, whose contraction goes down x's columns
- *     code = cast(x * scale), padding is 0
- *     amax = the larger of amax and |x| over all elements, compared as bits: a NaN is larger than infinity
+ *     code = cast(y * scale), padding is 0
+ *     amax = the larger of amax and |y| over all elements, compared as bits: a NaN is larger than infinity
  * Both outputs have the same format and at least one of them is present. An element of either has the same
  * code.
  *
- * CLT_FAIL: a size outside 1 ... INT_MAX, a tensor exceeds its buffer, x has another type than fp32, bf16 or
- * fp16, scale is missing, or a rule of clt_codes8 is broken. */
+ * y has the bits that clt_op_activation_forward or clt_op_activation_backward give on this device, so that
+ * the cast equals that operation and a cast of its result; the bits of a NaN that is computed are free, and
+ * so is the sign of its code. y may be x or grad_pre ("may be": clt_op_elementwise.h).
+ *
+ * CLT_FAIL: a size outside 1 ... INT_MAX, a tensor exceeds its buffer, the tensors have different types or
+ * another one than fp32, bf16 or fp16, scale is missing, an activation is unknown, act and grad_act are both
+ * given, grad_act without grad_pre, an output overlaps another tensor of the call in a way that is not
+ * allowed, or a rule of clt_codes8 is broken. */
 typedef struct {
     int64_t rows, cols;
     clt_tensor x;
     clt_ref scale;            /* fp32, one, positive and finite */
     clt_ref amax;             /* fp32, one, in and out; optional */
     clt_codes8 along, across; /* outputs, each optional */
+    clt_activation act;       /* CLT_ACT_NONE: no activation */
+    clt_activation grad_act;  /* CLT_ACT_NONE: no factor. Not together with act */
+    clt_tensor grad_pre;      /* [rows, cols] of x's type: the input of grad_act; ignored without it */
+    clt_tensor y;             /* [rows, cols] of x's type, output, optional */
 } clt_cast_fp8_params;
 clt_status clt_op_cast_fp8(clt_ops *ops, const clt_cast_fp8_params *p);
 

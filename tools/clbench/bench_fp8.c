@@ -173,8 +173,12 @@ static clt_status run_shape(bench *b, const fp8_shape *s) {
 typedef struct {
     bench *b;
     clt_cast_fp8_params p;
-    clt_ref x, y, numbers;
+    clt_ref x, y, g, numbers;
 } cast_work;
+
+/* What a cast applies to what it reads: nothing, GELU, or the factor of its derivative, whose product with x
+ * is stored, too. */
+typedef enum { PLAIN, ACT, GRAD } cast_kind;
 
 static clt_status call_cast(void *ctx) {
     cast_work *w = ctx;
@@ -192,7 +196,7 @@ static clt_status make_codes(bench *b, int64_t lines, int64_t k, clt_codes8 *out
     return clt_buffer_create(b->dev, (uint64_t)(lines * out->ld), "bench", &out->q.buf);
 }
 
-static clt_status make_cast(bench *b, int64_t rows, int64_t cols, int outputs, cast_work *w) {
+static clt_status make_cast(bench *b, int64_t rows, int64_t cols, cast_kind kind, int outputs, cast_work *w) {
     const uint64_t n = (uint64_t)(rows * cols);
     *w = (cast_work){.b = b, .p = {.rows = rows, .cols = cols}};
     CLT_TRY(bench_tensor_as(b, b->type, n, 5, "bench", &w->x, NULL));
@@ -200,21 +204,30 @@ static clt_status make_cast(bench *b, int64_t rows, int64_t cols, int outputs, c
     CLT_TRY(make_numbers(b, scale_of[0], &w->numbers));
     w->p.x = clt_tensor_of(w->x, cols, b->type);
     w->p.scale = w->numbers, w->p.amax = clt_ref_at(w->numbers, 2);
+    if (kind == ACT) w->p.act = CLT_ACT_GELU;
+    if (kind == GRAD) {
+        CLT_TRY(bench_tensor_as(b, b->type, n, 7, "bench", &w->g, NULL));
+        w->p.grad_act = CLT_ACT_GELU, w->p.grad_pre = clt_tensor_of(w->g, cols, b->type);
+        w->p.y = clt_tensor_of(w->y, cols, b->type);
+    }
     if (outputs & 1) CLT_TRY(make_codes(b, rows, cols, &w->p.along));
     return outputs & 2 ? make_codes(b, cols, rows, &w->p.across) : CLT_OK;
 }
 
-static clt_status run_cast(bench *b, const char *name, int64_t rows, int64_t cols, int outputs) {
-    static const char *const which[] = {"", "along", "across", "both"};
+static clt_status run_cast(bench *b, const char *name, int64_t rows, int64_t cols, cast_kind kind,
+                           int outputs) {
+    static const char *const which[] = {"", "along", "across", "both"}, *const kinds[] = {"", "act ",
+                                                                                          "grad "};
+    const int tensors = kind == GRAD ? 3 : 1;
     const double n = (double)rows * (double)cols;
     cast_work w;
     bench_row row = {.type = b->type,
-                     .bytes = n * ((double)clt_dtype_bytes(b->type) + (outputs == 3 ? 2 : 1))};
-    snprintf(row.op, sizeof row.op, "cast fp8 %s", which[outputs]);
+                     .bytes = n * (tensors * (double)clt_dtype_bytes(b->type) + (outputs == 3 ? 2 : 1))};
+    snprintf(row.op, sizeof row.op, "cast fp8 %s%s", kinds[kind], which[outputs]);
     snprintf(row.shape, sizeof row.shape, "%s %lldx%lld", name, (long long)rows, (long long)cols);
     if (!bench_wants(b, row.op, row.shape)) return CLT_OK;
     double seconds[2];
-    clt_status st = make_cast(b, rows, cols, outputs, &w);
+    clt_status st = make_cast(b, rows, cols, kind, outputs, &w);
     if (st == CLT_OK) st = measure(b, (bench_call[]){call_cast, call_copy}, &w, seconds);
     if (st == CLT_OK) {
         row.seconds = seconds[0];
@@ -222,7 +235,7 @@ static clt_status run_cast(bench *b, const char *name, int64_t rows, int64_t col
         bench_variant(b, "cast_fp8", row.variant, sizeof row.variant);
         bench_add(b, &row);
     }
-    const clt_ref all[] = {w.x, w.y, w.numbers, w.p.along.q, w.p.across.q};
+    const clt_ref all[] = {w.x, w.y, w.g, w.numbers, w.p.along.q, w.p.across.q};
     for (size_t i = 0; i < CLT_COUNT_OF(all); i++) bench_free(all[i]);
     return st;
 }
@@ -241,10 +254,12 @@ static clt_status run_layers(bench *b, int64_t d, int64_t tokens) {
                                {layer[i].name, WEIGHTS, out, in, tokens}};
         for (size_t f = 0; f < CLT_COUNT_OF(s); f++) CLT_TRY(run_shape(b, &s[f]));
     }
-    CLT_TRY(run_cast(b, "activations", tokens, d, 3));
-    CLT_TRY(run_cast(b, "hidden", tokens, 4 * d, 3));
-    CLT_TRY(run_cast(b, "hidden", tokens, 4 * d, 1));
-    return run_cast(b, "weights", 4 * d, d, 3);
+    CLT_TRY(run_cast(b, "activations", tokens, d, PLAIN, 3));
+    CLT_TRY(run_cast(b, "hidden", tokens, 4 * d, PLAIN, 3));
+    CLT_TRY(run_cast(b, "hidden", tokens, 4 * d, PLAIN, 1));
+    CLT_TRY(run_cast(b, "hidden", tokens, 4 * d, ACT, 3));
+    CLT_TRY(run_cast(b, "hidden", tokens, 4 * d, GRAD, 3));
+    return run_cast(b, "weights", 4 * d, d, PLAIN, 3);
 }
 
 #define SUITES "mpt-small, mpt-125m, mpt-1b, square"

@@ -117,7 +117,7 @@ typedef struct {
     clt_fp8 format;
     float inverse;
 } clt_ref_codes8;
-/* Host form of clt_cast_fp8_params; an absent output has no q. */
+/* Host form of clt_cast_fp8_params; an absent output has no q. type: that of x, to which y is rounded. */
 typedef struct {
     int64_t rows, cols;
     const float *x;
@@ -126,6 +126,12 @@ typedef struct {
     float *amax;
     clt_fp8 format;
     clt_ref_codes8 along, across;
+    clt_dtype type;
+    clt_activation act, grad_act;
+    const float *grad_pre;
+    int64_t ld_grad;
+    float *y;
+    int64_t ldy;
 } clt_ref_cast_fp8_params;
 void clt_ref_cast_fp8(const clt_ref_cast_fp8_params *p);
 

@@ -6,6 +6,14 @@
 
 #include "runtime/base/clt_thread.h"
 
+/* The element that is cast. */
+static float cast_source(const clt_ref_cast_fp8_params *p, int64_t r, int64_t c) {
+    float y = p->x[r * p->ldx + c];
+    if (p->act) y = clt_ref_act(p->act, y);
+    if (p->grad_act) y = y * clt_ref_act_grad(p->grad_act, p->grad_pre[r * p->ld_grad + c]);
+    return clt_ref_rounded(p->type, y);
+}
+
 void clt_ref_cast_fp8(const clt_ref_cast_fp8_params *p) {
     const clt_ref_codes8 *along = &p->along, *across = &p->across;
     const int64_t k_along = clt_codes8_k(p->cols), k_across = clt_codes8_k(p->rows);
@@ -13,9 +21,10 @@ void clt_ref_cast_fp8(const clt_ref_cast_fp8_params *p) {
     for (int64_t r = 0; r < k_across; r++)
         for (int64_t c = 0; c < k_along; c++) {
             const bool inside = r < p->rows && c < p->cols;
-            const float x = inside ? p->x[r * p->ldx + c] : 0.0f;
-            const uint8_t code = inside ? clt_ref_f32_to_fp8(p->format, x * p->scale) : 0;
-            if (isnan(x) || (!isnan(amax) && fabsf(x) > amax)) amax = fabsf(x);
+            const float y = inside ? cast_source(p, r, c) : 0.0f;
+            const uint8_t code = inside ? clt_ref_f32_to_fp8(p->format, y * p->scale) : 0;
+            if (isnan(y) || (!isnan(amax) && fabsf(y) > amax)) amax = fabsf(y);
+            if (inside && p->y) p->y[r * p->ldy + c] = y;
             if (along->q && r < p->rows) along->q[r * along->ld + c] = code;
             if (across->q && c < p->cols) across->q[c * across->ld + r] = code;
         }
