@@ -1,7 +1,8 @@
-/* gemm_wgmma: GEMM with 16-bit operands on the matrix units of NVIDIA's sm_90a, fp32 sums.
+/* gemm_wgmma: GEMM with 16-bit operands, or ones in 8-bit floating point, on the matrix units of NVIDIA's
+ * sm_90a, fp32 sums.
  *
- * A work-group computes tiles of BM x BN outputs (BM = WGS * MB * 64) in steps of 64 along k, many tiles one
- * after the other. Its first warpgroup copies the operands' boxes into a ring of STAGES buffers in local
+ * A work-group computes tiles of BM x BN outputs (BM = WGS * MB * 64) in steps of 64 along k (FP8: 128), many
+ * tiles one after the other. Its first warpgroup copies the operands' boxes into a ring of STAGES buffers in local
  * memory, as far ahead as the ring allows, also across the end of a tile. Each of the other WGS warpgroups
  * multiplies MB * 64 rows of the tile. Results go through local memory. One warp of the first warpgroup per
  * multiplying warpgroup stores them as boxes while the next tile is computed. Boxes clip at the edges, so
@@ -26,6 +27,7 @@
  *   -DOWN=1           FINISH of GELU or its derivative without AGAIN, for few steps of k: the multiplying
  *                     warpgroups finish a quarter of a tile between their products (other activations take
  *                     too many registers)
+ *   -DFP8=1           NT of codes in 8-bit floating point: gemm_wgmma_fp8.clh; with MB=2 also -DSPLIT=1
  *   -DSUMS=1          TN: a_sum[i] (+)= sum over k of a[k, i], in the same launch
  *
  * Tiles `0 .. whole` are distributed one by one. The others are split along k into equal pieces, in two lots:
@@ -59,6 +61,12 @@
 #endif
 #include "gemm_epilogue.clh"
 #include "../include/clt_hopper.clh"
+#ifndef FP8
+#define FP8 0
+#endif
+#ifndef SPLIT
+#define SPLIT 0
+#endif
 #if ACT == 1 || GRAD_ACT == 1
 #define ACT_FAST_BF16 (C_TYPE == 1)
 #include "../include/clt_act_fast.clh"
@@ -119,16 +127,22 @@
 #if SUMS && FORM != 2
 #error "SUMS needs FORM 2"
 #endif
+#if FP8 && (FORM || FINISH || SUMS)
+#error "FP8 takes FORM 0 without FINISH and SUMS"
+#endif
+#if SPLIT && !(FP8 && MB == 2)
+#error "SPLIT needs FP8 and MB=2"
+#endif
 #define BM (WGS * MB * 64)
 #define CHUNKS (MB * BN / 64) /* chunks of 64 x 64 results of each warpgroup */
 #define SLICES (!C_TYPE && !(EP & ~CLT_EP_ACCUMULATE))
 /* The multiplying warpgroups look up the next tile during a tile's last products, except where that is slower
  * (SLICES) or spills (AHEAD with a bias). */
 #define LOOKS_AHEAD (!SLICES && !AHEAD)
-#define BK 64
+#define BK (FP8 ? 128 : 64)
 #define ITEMS (128 * (1 + WGS))
-#define A_BYTES (BM * BK * 2)
-#define B_BYTES (BN * BK * 2)
+#define A_BYTES (BM * 128)
+#define B_BYTES (BN * 128)
 #define STAGE_BYTES (A_BYTES + B_BYTES)
 /* With SLICES the ring finally holds slices of a tile's pieces: together one tile, and less than 16 bytes
  * more for each piece, of which there are at most as many as units. */
@@ -167,6 +181,19 @@
  * registers. */
 #define ROLE static inline __attribute__((always_inline))
 
+#if FP8
+#include "gemm_wgmma_fp8.clh"
+#else
+/* Part i, of 16 elements along k, of the products of a step and block b of rows. */
+#define PRODUCT(b, i, old)                                                                                   \
+    CLT_MMA_SS_IF(BN, d[b], ma + b * (BLOCK_BYTES / 16) + i * NEXT_A, mb + i * NEXT_B, old, TRANS_A, TRANS_B)
+/* Which items of a warpgroup release a buffer after its last product, and how many they are. */
+#define RELEASES (item == 0)
+#define RELEASERS 1
+#define ALL_DONE CLT_MMA_WAIT_ANY(0)
+#define SCALED(q)
+#endif
+
 /* --- barriers --- */
 
 /* Barriers in local memory: per buffer of the ring loaded and released; per box of a warpgroup filled, sent,
@@ -185,7 +212,7 @@ static inline void init_barriers(uint bars)
 {
     for (uint i = 0; i < STAGES; i++) {
         CLT_BAR_INIT(bars + i * 8, 1);
-        CLT_BAR_INIT(bars + EMPTY_AT + i * 8, WGS);
+        CLT_BAR_INIT(bars + EMPTY_AT + i * 8, WGS * RELEASERS);
     }
     for (uint i = 0; i < WGS * BOXES; i++) {
         CLT_BAR_INIT(bars + FILLED_AT + i * 8, 4);
@@ -350,15 +377,14 @@ ROLE void load_operands(const gemm_plan *plan, gemm_walk walk, uint ring_at, uin
     const ulong ma = TILE_A(at + half_ * MB * BLOCK_BYTES);                                                  \
     const ulong mb = TILE_B(at + A_BYTES);                                                                   \
     CLT_MMA_FENCE();                                                                                         \
-    _Pragma("unroll") for (int i = 0; i < BK / 16; i++)                                                      \
+    _Pragma("unroll") for (int i = 0; i < 4; i++)                                                            \
     _Pragma("unroll") for (int b = 0; b < MB; b++)                                                           \
-        CLT_MMA_SS_IF(BN, d[b], ma + b * (BLOCK_BYTES / 16) + i * NEXT_A, mb + i * NEXT_B,                   \
-                      i > 0 || s > walk.k0, TRANS_A, TRANS_B);                                               \
+        PRODUCT(b, i, i > 0 || s > walk.k0);                                                                 \
     also;                                                                                                    \
     CLT_MMA_COMMIT();                                                                                        \
     OWN_ASK;                                                                                                 \
     CLT_MMA_WAIT_ANY(1);                                                                                     \
-    if (s > walk.k0 && item == 0) CLT_BAR_ARRIVE(empty + before * 8);                                        \
+    if (s > walk.k0 && RELEASES) CLT_BAR_ARRIVE(empty + before * 8);                                         \
     OWN_PIECE;                                                                                               \
     before = stage;                                                                                          \
     NEXT_STAGE
@@ -382,9 +408,16 @@ ROLE void load_operands(const gemm_plan *plan, gemm_walk walk, uint ring_at, uin
         STEP(ADD_UP);                                                                                        \
         ones_at += plan->tiles_n;                                                                            \
     }
-#else
+#elif !SPLIT
 #define MULTIPLY                                                                                             \
     for (uint s = walk.k0; s < walk.k1; s++) { STEP(); }
+#endif
+#if SPLIT
+#define LAST_DONE
+#else
+#define LAST_DONE                                                                                            \
+    ALL_DONE;                                                                                                \
+    if (RELEASES) CLT_BAR_ARRIVE(empty + before * 8)
 #endif
 
 /* By the items of a multiplying warpgroup: its rows of all tiles. ones: the operand of ones (SUMS). */
@@ -413,8 +446,7 @@ ROLE void multiply_tiles(const gemm_plan *plan, gemm_walk walk, const gemm_resul
         OWN_TILE;
         MULTIPLY
         LOOK_AHEAD; /* during the last products */
-        CLT_MMA_WAIT_ANY(0);
-        if (item == 0) CLT_BAR_ARRIVE(empty + before * 8);
+        LAST_DONE;
 #if !SLICES
         if (walk.k0 > 0) {
             LEAVE_SUMS;
@@ -443,10 +475,22 @@ ROLE void multiply_tiles(const gemm_plan *plan, gemm_walk walk, const gemm_resul
 
 /* --- the kernel --- */
 
+#if FP8
+#define MORE_ARGS                                                                                            \
+    , __global const float *a_inverse, ulong a_inverse_off, __global const float *b_inverse, ulong b_inverse_off
+#define MORE_RESULTS , a_inverse[a_inverse_off] * b_inverse[b_inverse_off], (uint)ldc & 3
+#else
+#define MORE_ARGS
+#define MORE_RESULTS
+#endif
+
 /* Registers of the warpgroup that copies and finishes, and of those that multiply. */
 #if FINISH
 #define FEW_REGISTERS 104
 #define MANY_REGISTERS 200
+#elif SPLIT
+#define FEW_REGISTERS 40
+#define MANY_REGISTERS 232
 #elif WGS == 3
 #define FEW_REGISTERS 40
 #define MANY_REGISTERS 152
@@ -467,7 +511,7 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
            ulong ldmore, __global const float *bias, ulong bias_off, __global const clt_gemm_aux *grad_pre,
            ulong grad_off, ulong ldgrad, __global const float *residual, ulong res_off, ulong ldres,
            __global const void *a_buffer, __global const void *b_buffer, __global clt_gemm_out *c,
-           ulong c_off, ulong ldc, __global float *a_sum, ulong sum_off)
+           ulong c_off, ulong ldc, __global float *a_sum, ulong sum_off MORE_ARGS)
 {
     __local char ring[RING_BYTES] __attribute__((aligned(1024)));
     __local char boxes[WGS * BOXES * BOX_BYTES] __attribute__((aligned(1024)));
@@ -480,7 +524,7 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
     const gemm_plan plan = PLAN_INIT;
     const gemm_walk walk = walk_begin();
     const gemm_results out = {bias + bias_off, residual + res_off, grad_pre + grad_off, ldgrad, ldres, m, n,
-                              {c + c_off, ldc}, {more + more_off, ldmore}, part, flags, a_sum + sum_off};
+                              {c + c_off, ldc}, {more + more_off, ldmore}, part, flags, a_sum + sum_off MORE_RESULTS};
     const uint id = (uint)get_local_id(0), lane = id & 31, bars = CLT_LOCAL_ADDRESS(barriers);
     if (id == 0) {
         init_barriers(bars);

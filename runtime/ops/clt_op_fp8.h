@@ -78,9 +78,10 @@ typedef struct {
     clt_gemm_params to;
 } clt_gemm_fp8_params;
 clt_status clt_op_gemm_fp8(clt_ops *ops, const clt_gemm_fp8_params *p);
-/* As clt_op_gemm_prepare and clt_op_gemm_variant. No row needs scratch memory. */
+/* As clt_op_gemm_prepare, clt_op_gemm_variant and clt_op_gemm_workspace. */
 clt_status clt_op_gemm_fp8_prepare(clt_ops *ops, const clt_gemm_fp8_params *p);
 const char *clt_op_gemm_fp8_variant(clt_ops *ops, const clt_gemm_fp8_params *p);
+uint64_t clt_op_gemm_fp8_workspace(clt_device_type type, const clt_gemm_fp8_params *p);
 
 /* CLT_FAIL, with a message that begins with `op` and names the matrix, unless m is present, obeys the rules
  * above, and [rows, k] lies inside its buffer. */

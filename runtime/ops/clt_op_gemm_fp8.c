@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "runtime/ops/clt_op_gemm_fp8_internal.h"
+#include "runtime/ops/clt_op_gemm_wgmma.h"
 
 void clt_gemm_fp8_args(const clt_gemm_fp8_params *p, clt_arg args[CLT_GEMM_FP8_ARGS]) {
     const clt_gemm_params *to = &p->to;
@@ -71,11 +72,19 @@ static bool is_in(const clt_variant *v, const char *param, int bit) {
     return clt_variant_param(v, param, -1) >> bit & 1;
 }
 
-static bool can_do(const clt_variant *v, const void *call) {
-    const clt_gemm_fp8_params *p = call;
+static bool is_of_pieces(const clt_variant *v) {
+    return !strcmp(v->body, "gemm_wgmma");
+}
+
+bool clt_gemm_fp8_takes(const clt_variant *v, const clt_gemm_fp8_params *p) {
     return is_in(v, "FORMATS", (int)p->a.format) && is_in(v, "FORMATS", (int)p->b.format) &&
            is_in(v, "SPLITS", p->split) && is_in(v, "TYPES", (int)p->to.c.type) &&
-           is_in(v, "TYPES", (int)clt_gemm_aux_type(&p->to));
+           is_in(v, "TYPES", (int)clt_gemm_aux_type(&p->to)) &&
+           (!is_of_pieces(v) || clt_gemm_fp8_pieces_takes(p));
+}
+
+static bool can_do(const clt_variant *v, const void *call) {
+    return clt_gemm_fp8_takes(v, call);
 }
 
 static bool does_well(const clt_variant *v, const void *call) {
@@ -112,6 +121,7 @@ clt_status clt_gemm_fp8_run(clt_ops *ops, const clt_variant *v, const clt_gemm_f
             ops, &(clt_activation_params){to->grad_act, to->m, to->n, to->grad_pre, to->again}));
     if (!strcmp(v->body, "group")) return run_group(ops, v, &rest);
     if (!strcmp(v->body, "wgmma")) return clt_gemm_fp8_wgmma(ops, v, &rest);
+    if (is_of_pieces(v)) return clt_gemm_fp8_pieces(ops, v, &rest);
     return clt_error(CLT_FAIL, "gemm_fp8.vt: variant %s has the unknown body '%s'", v->id, v->body);
 }
 
@@ -128,6 +138,17 @@ const char *clt_op_gemm_fp8_variant(clt_ops *ops, const clt_gemm_fp8_params *p) 
     return choose(ops, p, &v) == CLT_OK ? v->id : "";
 }
 
+uint64_t clt_op_gemm_fp8_workspace(clt_device_type type, const clt_gemm_fp8_params *p) {
+    uint64_t most = 0;
+    clt_variant *row;
+    const int n = clt_variant_rows("gemm_fp8", &row);
+    for (int i = 0; type != CLT_DEVICE_CPU && i < n; i++)
+        if (is_of_pieces(&row[i]) && is_in(&row[i], "SPLITS", p->split))
+            most = CLT_MAX(most, clt_wgmma_workspace(&row[i], &p->to, false));
+    clt_free(row);
+    return most;
+}
+
 /* The smallest call with the same programs, on scratch memory, for drivers that compile at first launch. */
 clt_status clt_op_gemm_fp8_prepare(clt_ops *ops, const clt_gemm_fp8_params *p) {
     enum { SLOT = 2, LD = 64, BYTES = 1 << 12 };
@@ -138,6 +159,7 @@ clt_status clt_op_gemm_fp8_prepare(clt_ops *ops, const clt_gemm_fp8_params *p) {
     clt_ref at = clt_ref_none();
     CLT_TRY(check_call(&tiny));
     CLT_TRY(choose(ops, &tiny, &v));
+    if (is_of_pieces(v)) CLT_TRY(clt_gemm_fp8_pieces_prepare(ops, v, &tiny));
     CLT_TRY(clt_ops_scratch(ops, SLOT, BYTES, &at.buf));
     to->m = 1, to->n = 8, to->k = to->k_group = CLT_CODES8_ALIGN;
     for (size_t i = 0; i < CLT_COUNT_OF(all); i++)

@@ -3,6 +3,7 @@
 #ifndef CLT_OP_GEMM_FP8_INTERNAL_H
 #define CLT_OP_GEMM_FP8_INTERNAL_H
 
+#include "runtime/device/clt_tensor_map.h"
 #include "runtime/ops/clt_op_fp8.h"
 #include "runtime/ops/clt_op_gemm_internal.h"
 
@@ -13,12 +14,21 @@ void clt_gemm_fp8_args(const clt_gemm_fp8_params *p, clt_arg args[CLT_GEMM_FP8_A
  * types and activations of the epilogue. `out` must have room. */
 void clt_gemm_fp8_options(const clt_gemm_fp8_params *p, const clt_variant *v, const char *more, char *out,
                           size_t size);
+/* Whether row v supports a checked call. */
+bool clt_gemm_fp8_takes(const clt_variant *v, const clt_gemm_fp8_params *p);
 /* Runs a checked call with row v. */
 clt_status clt_gemm_fp8_run(clt_ops *ops, const clt_variant *v, const clt_gemm_fp8_params *p);
 /* The body `wgmma` (clt_op_gemm_fp8_wgmma.c); p->to.again is absent. */
 clt_status clt_gemm_fp8_wgmma(clt_ops *ops, const clt_variant *v, const clt_gemm_fp8_params *p);
+/* `lines` rows by one step of 128 elements of an operand, as both bodies for matrix units copy them. */
+clt_tensor_map_params clt_gemm_fp8_box(const clt_codes8 *m, int64_t rows, int64_t k, int64_t lines);
+/* The body `gemm_wgmma` (clt_op_gemm_fp8_pieces.c): whether it supports a call, the call, and the memory that
+ * a call needs. */
+bool clt_gemm_fp8_pieces_takes(const clt_gemm_fp8_params *p);
+clt_status clt_gemm_fp8_pieces(clt_ops *ops, const clt_variant *v, const clt_gemm_fp8_params *p);
+clt_status clt_gemm_fp8_pieces_prepare(clt_ops *ops, const clt_variant *v, const clt_gemm_fp8_params *p);
 /* A clt_variant_check: compares row v with the oracle (clt_op_gemm_fp8_check.c). ctx: the call, of which the
- * formats, split and the type of c are used. */
+ * formats and split are used. */
 clt_status clt_gemm_fp8_check(clt_ops *ops, const clt_variant *v, void *ctx);
 
 #endif

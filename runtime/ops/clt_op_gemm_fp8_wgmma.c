@@ -1,14 +1,12 @@
 /* Products of matrices in 8-bit floating point on NVIDIA's matrix units: clkernels/fp8/gemm_fp8_wgmma.cl. */
 #include <string.h>
 
-#include "runtime/device/clt_tensor_map.h"
 #include "runtime/ops/clt_op_gemm_fp8_internal.h"
 
 /* As in the kernel. BOX_*: of 16-bit results. */
 enum { STEP = 128, ITEMS = 384, BOX_ROWS = 16, BOX_COLUMNS = 64 };
 
-/* `lines` rows by one step of an operand. */
-static clt_tensor_map_params operand(const clt_codes8 *m, int64_t rows, int64_t k, int64_t lines) {
+clt_tensor_map_params clt_gemm_fp8_box(const clt_codes8 *m, int64_t rows, int64_t k, int64_t lines) {
     return (clt_tensor_map_params){.ref = m->q,
                                    .type = CLT_MAP_U8,
                                    .dims = 2,
@@ -39,8 +37,8 @@ clt_status clt_gemm_fp8_wgmma(clt_ops *ops, const clt_variant *v, const clt_gemm
     clt_device *dev = clt_ops_device(ops);
     const clt_gemm_params *to = &p->to;
     const int64_t bm = clt_variant_param(v, "MB", 1) * 128, bn = clt_variant_param(v, "BN", 256);
-    const clt_tensor_map_params box[MAPS] = {operand(&p->a, to->m, to->k, bm),
-                                             operand(&p->b, to->n, to->k, bn), result(to)};
+    const clt_tensor_map_params box[MAPS] = {clt_gemm_fp8_box(&p->a, to->m, to->k, bm),
+                                             clt_gemm_fp8_box(&p->b, to->n, to->k, bn), result(to)};
     const bool boxed = is_boxed(to, &box[2]), used[MAPS] = {true, true, boxed};
     clt_ref map[MAPS] = {clt_ref_none(), clt_ref_none(), clt_ref_none()};
     char options[512];

@@ -417,9 +417,12 @@ static uint64_t workspace_bound(const clt_mpt *m, clt_device_type type) {
             {.form = CLT_GEMM_NT, .m = rows, .n = out, .k = in, .a = {.type = m->type}},
             {.form = CLT_GEMM_NN, .m = rows, .n = in, .k = out, .a = {.type = m->type}},
             {.form = CLT_GEMM_TN, .m = out, .n = in, .k = rows, .k_group = T, .a = {.type = m->type}}};
-        for (int f = 0; f < (m->shape.training ? 3 : 1); f++)
+        for (int f = 0; f < (m->shape.training ? 3 : 1); f++) {
+            const clt_gemm_fp8_params p = {.split = f > 0, .to = g[f]};
             most = CLT_MAX(most, m->shape.eight_bits ? clt_mpt_eight_workspace(type, &g[f])
                                                      : clt_op_gemm_workspace(type, &g[f]));
+            if (m->shape.fp8) most = CLT_MAX(most, clt_op_gemm_fp8_workspace(type, &p));
+        }
     }
     clt_attention_params a = {.batch = m->shape.microbatch,
                               .seq = T,
