@@ -136,9 +136,9 @@ typedef struct {
     /* Products of weights and activations, and their gradients, multiply 8-bit blocks (clt_op_gemm8.h), made
      * from what they would read otherwise. With numerics exact only. */
     bool eight_bits;
-    /* With eight_bits: every weight keeps its place between passes, and the caller reports changes
+    /* With eight_bits or fp8: every weight keeps its place between passes, and the caller reports changes
      * (clt_model_weights_changed). The model then keeps 8-bit copies of the weights, two bytes each (one
-     * without training), and quantises a weight once after a change instead of at every product. */
+     * without training), and casts a weight once after a change instead of at every product. */
     bool eight_weights;
     /* The same products of the blocks alone are in 8-bit floating point (clt_op_fp8.h) with the scales of
      * clt_model_fp8_set_scales, 1 at first. Samples are multiples of 16 tokens. */

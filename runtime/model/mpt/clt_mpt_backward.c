@@ -56,8 +56,9 @@ static clt_status linear_weights(backward_pass *p, int w, int bias, clt_ref dy, 
 static clt_status quantise_gradient(backward_pass *p, clt_mpt_eight_place place, int w, clt_ref dy,
                                     int64_t lddy, clt_mpt_blocks *out) {
     clt_mpt *m = p->m;
-    return clt_mpt_gradient(m, place, clt_tensor_of(dy, lddy, m->type), p->rows,
-                            m->weights->table->entry[w].shape[0], out);
+    const clt_mpt_operand of = {
+        .x = clt_tensor_of(dy, lddy, m->type), .rows = p->rows, .cols = m->weights->table->entry[w].shape[0]};
+    return clt_mpt_gradient(m, place, &of, out);
 }
 
 /* dx [R, in] (+)= dy [R, out] * W, all of the branches' type. */
@@ -74,13 +75,19 @@ static clt_gemm_params linear_data(backward_pass *p, int w, clt_ref dy, int64_t 
                              .accumulate = accumulate};
 }
 
-/* The same into the gradient of a norm's output. dy is quantised in `d`, in `place`. */
-static clt_status norm_data(backward_pass *p, int w, clt_ref dy, int64_t lddy, bool accumulate,
-                            clt_mpt_eight_place place, clt_mpt_blocks *d) {
+/* The same into the gradient of a norm's output, from dy in `d`. */
+static clt_status data_of_norm(backward_pass *p, int w, clt_ref dy, int64_t lddy, bool accumulate,
+                               const clt_mpt_blocks *d) {
     clt_gemm_params g = linear_data(p, w, dy, lddy, p->m->dnorm, p->m->cfg.d_model, accumulate);
     g.c.type = p->m->dnorm_type;
-    CLT_TRY(quantise_gradient(p, place, w, dy, lddy, d));
     return clt_mpt_linear_product(p->m, &g, w, d, NULL);
+}
+
+/* The same; dy is quantised in `d`, in `place`. */
+static clt_status norm_data(backward_pass *p, int w, clt_ref dy, int64_t lddy, bool accumulate,
+                            clt_mpt_eight_place place, clt_mpt_blocks *d) {
+    CLT_TRY(quantise_gradient(p, place, w, dy, lddy, d));
+    return data_of_norm(p, w, dy, lddy, accumulate, d);
 }
 
 static bool branches_drop(const backward_pass *p) {
@@ -191,7 +198,8 @@ static clt_status hidden_again(backward_pass *p, const clt_mpt_acts *a) {
                                                         .y = clt_tensor_of(a->act, F, m->type)});
 }
 
-/* Gradient of the hidden values in front of the activation, and of the down projection. */
+/* Gradients of the hidden values in front of the activation, and of the down projection. Where casts apply
+ * the activation's derivative, the former are still those of the hidden values. */
 static clt_status mlp_hidden_backward(backward_pass *p, int layer) {
     clt_mpt *m = p->m;
     const clt_mpt_config *c = &m->cfg;
@@ -204,13 +212,16 @@ static clt_status mlp_hidden_backward(backward_pass *p, int layer) {
     CLT_TRY(quantise_gradient(p, CLT_MPT_EIGHT_DY, x->wdown, d, C, &blocks));
     CLT_TRY(hidden_again(p, a));
     clt_gemm_params g = linear_data(p, x->wdown, d, C, c->glu ? m->dact : m->dup, F, false);
-    if (!c->glu) {
+    if (!c->glu && !clt_mpt_casts_activate(m)) {
         g.grad_act = c->activation;
         g.grad_pre = clt_tensor_of(a->up, F, m->type);
         if (m->shape.recompute == CLT_RECOMPUTE_NORMS) g.again = clt_tensor_of(a->act, F, m->type);
     }
     CLT_TRY(clt_mpt_linear_product(m, &g, x->wdown, &blocks, NULL));
-    CLT_TRY(linear_weights(p, x->wdown, x->bdown, d, C, &blocks, a->act, F, NULL, "mlp"));
+    const clt_mpt_operand hidden = clt_mpt_hidden_operand(m, layer, R);
+    clt_mpt_blocks in;
+    CLT_TRY(clt_mpt_input_again(m, &hidden, &in));
+    CLT_TRY(linear_weights(p, x->wdown, x->bdown, d, C, &blocks, hidden.x.ref, F, &in, "mlp"));
     if (c->glu)
         CLT_TRY(
             clt_op_glu_backward(m->ops, &(clt_glu_grad_params){.act = c->activation,
@@ -221,7 +232,23 @@ static clt_status mlp_hidden_backward(backward_pass *p, int layer) {
                                                                .dy = g.c,
                                                                .dgate = clt_tensor_of(m->dgate, F, m->type),
                                                                .dup = clt_tensor_of(m->dup, F, m->type)}));
-    return clt_model_made(&m->base, m->type, m->dup, (uint64_t)(R * F),
+    return CLT_OK;
+}
+
+/* The data gradient of the up projection, with the derivative of the activation that a cast applies. */
+static clt_status up_data(backward_pass *p, int layer, clt_mpt_blocks *up) {
+    clt_mpt *m = p->m;
+    const int64_t F = m->cfg.ffn_hidden;
+    const clt_mpt_operand of = {.x = clt_tensor_of(m->dup, F, m->type),
+                                .rows = p->rows,
+                                .cols = F,
+                                .grad_act = clt_mpt_casts_activate(m) ? m->cfg.activation : CLT_ACT_NONE,
+                                .grad_pre = clt_mpt_casts_activate(m)
+                                                ? clt_tensor_of(m->acts[layer].up, F, m->type)
+                                                : clt_tensor_none()};
+    CLT_TRY(clt_mpt_gradient(m, CLT_MPT_EIGHT_DY, &of, up));
+    CLT_TRY(data_of_norm(p, m->index.block[layer].wup, m->dup, F, false, up));
+    return clt_model_made(&m->base, m->type, m->dup, (uint64_t)(p->rows * F),
                           "block %d: gradient of the mlp's hidden values", layer);
 }
 
@@ -233,14 +260,15 @@ static clt_status mlp_backward(backward_pass *p, int layer) {
     int64_t C = c->d_model, F = c->ffn_hidden;
     clt_mpt_blocks up, gate, n2;
     CLT_TRY(mlp_hidden_backward(p, layer));
-    CLT_TRY(norm_data(p, x->wup, m->dup, F, false, CLT_MPT_EIGHT_DY, &up));
+    CLT_TRY(up_data(p, layer, &up));
     if (c->glu) CLT_TRY(norm_data(p, x->wgate, m->dgate, F, true, CLT_MPT_EIGHT_DY_1, &gate));
     /* With parallel_residual attention's branch has the same gradient as this one: dx and its copy stay. */
     const bool parallel = c->parallel_residual;
     CLT_TRY(norm_backward(p, clt_mpt_mlp_input(m, layer), a->mean2, a->rstd2, x->norm2_w, x->norm2_b,
                           m->dnorm, m->dx, parallel ? m->dmid : m->dx, parallel ? clt_ref_none() : rounded(p),
                           parallel ? -1 : x->bout, clt_mpt_block_unit(layer), again(p, a->n2)));
-    CLT_TRY(clt_mpt_input_again(m, clt_tensor_of(a->n2, C, m->type), p->rows, C, &n2));
+    const clt_mpt_operand in = {.x = clt_tensor_of(a->n2, C, m->type), .rows = p->rows, .cols = C};
+    CLT_TRY(clt_mpt_input_again(m, &in, &n2));
     CLT_TRY(linear_weights(p, x->wup, x->bup, m->dup, F, &up, a->n2, C, &n2, "mlp"));
     if (c->glu) CLT_TRY(linear_weights(p, x->wgate, x->bgate, m->dgate, F, &gate, a->n2, C, &n2, "mlp"));
     return clt_model_made(&m->base, CLT_F32, parallel ? m->dmid : m->dx, (uint64_t)(p->rows * C),
@@ -339,7 +367,8 @@ static clt_status projections_backward(backward_pass *p, int layer, clt_ref dqkv
                           m->cfg.parallel_residual ? m->dmid : m->dx, m->dx, rounded(p),
                           layer ? m->index.block[layer - 1].bdown : -1, clt_mpt_block_unit(layer - 1),
                           again(p, a->n1)));
-    CLT_TRY(clt_mpt_input_again(m, clt_tensor_of(a->n1, C, m->type), p->rows, C, &n1));
+    const clt_mpt_operand in = {.x = clt_tensor_of(a->n1, C, m->type), .rows = p->rows, .cols = C};
+    CLT_TRY(clt_mpt_input_again(m, &in, &n1));
     for (int i = 0; projection(m, layer, i, &w, &b, &col); i++)
         CLT_TRY(linear_weights(p, w, b, clt_ref_at(dqkv, col), W, &d[i], a->n1, C, &n1, "attention"));
     return CLT_OK;

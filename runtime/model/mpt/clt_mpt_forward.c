@@ -97,6 +97,17 @@ static branch_tail tail_of(const clt_mpt *m, int layer, clt_mpt_branch branch) {
                                        : (branch_tail){CLT_SITE_FFN_OUT, x->wdown, x->bdown};
 }
 
+/* The product at the end of a branch. */
+static clt_status branch_product(clt_mpt *m, const clt_gemm_params *g, int layer, clt_mpt_branch branch) {
+    const int w = tail_of(m, layer, branch).w;
+    if (branch != CLT_MPT_MLP || !clt_mpt_casts_activate(m))
+        return clt_mpt_linear_product(m, g, w, NULL, NULL);
+    const clt_mpt_operand hidden = clt_mpt_hidden_operand(m, layer, g->m);
+    clt_mpt_blocks in;
+    CLT_TRY(clt_mpt_input(m, &hidden, &in));
+    return clt_mpt_linear_product(m, g, w, &in, NULL);
+}
+
 /* y = x + norm(in * W^T + bias) */
 static clt_status branch_end_with_norm(clt_mpt *m, int64_t R, int layer, clt_mpt_branch branch, clt_ref in,
                                        int64_t ldin, clt_ref x, clt_ref y) {
@@ -105,7 +116,7 @@ static clt_status branch_end_with_norm(clt_mpt *m, int64_t R, int layer, clt_mpt
     const branch_tail end = tail_of(m, layer, branch);
     const int64_t C = m->cfg.d_model;
     const clt_gemm_params g = clt_mpt_linear(m, R, end.w, end.bias, in, ldin, post->out, C);
-    CLT_TRY(clt_mpt_linear_product(m, &g, end.w, NULL, NULL));
+    CLT_TRY(branch_product(m, &g, layer, branch));
     CLT_TRY(clt_model_made(&m->base, m->type, post->out, (uint64_t)(R * C), "block %d: input of post_norm_%d",
                            layer, branch + 1));
     CLT_TRY(norm(m, R, g.c, index->post_w[branch], index->post_b[branch], clt_tensor_of(y, C, CLT_F32),
@@ -123,10 +134,10 @@ static clt_status branch_end(clt_mpt *m, const clt_model_pass *b, int layer, clt
     if (!(b->dropout && m->cfg.resid_pdrop > 0)) {
         g.residual = clt_tensor_of(x, C, CLT_F32);
         g.c.type = CLT_F32;
-        return clt_mpt_linear_product(m, &g, end.w, NULL, NULL);
+        return branch_product(m, &g, layer, branch);
     }
     g.c.ref = m->dbranch;
-    CLT_TRY(clt_mpt_linear_product(m, &g, end.w, NULL, NULL));
+    CLT_TRY(branch_product(m, &g, layer, branch));
     return clt_mpt_dropout(m, b, m->cfg.resid_pdrop, layer, end.site, m->type, m->dbranch, x, CLT_F32, y);
 }
 
@@ -163,7 +174,8 @@ static clt_status make_qkv(clt_mpt *m, int64_t R, int layer) {
         CLT_TRY(clt_mpt_linear_product(m, &g, x->wqkv, NULL, NULL));
     }
     clt_mpt_blocks n1;
-    if (x->wqkv < 0) CLT_TRY(clt_mpt_input(m, clt_tensor_of(a->n1, C, m->type), R, C, &n1));
+    const clt_mpt_operand in = {.x = clt_tensor_of(a->n1, C, m->type), .rows = R, .cols = C};
+    if (x->wqkv < 0) CLT_TRY(clt_mpt_input(m, &in, &n1));
     for (int i = 0; x->wqkv < 0 && i < (own_kv ? 3 : 1); i++) {
         clt_gemm_params g = clt_mpt_linear(m, R, w[i], b[i], a->n1, C, clt_ref_at(made, (uint64_t)at[i]), W);
         CLT_TRY(clt_mpt_linear_product(m, &g, w[i], &n1, NULL));
@@ -295,13 +307,17 @@ static clt_status attend(clt_mpt *m, const clt_model_pass *b, int layer) {
     return clt_op_attention_last(m->ops, &p, n);
 }
 
-/* act = activation(n2 * Wup^T + bias), or activation(gate) * up. */
+/* act = activation(n2 * Wup^T + bias), or activation(gate) * up; or what is in front of the activation. */
 static clt_status mlp_hidden(clt_mpt *m, int64_t R, int layer) {
     const clt_mpt_config *c = &m->cfg;
     const clt_mpt_block_index *x = &m->index.block[layer];
     clt_mpt_acts *a = &m->acts[layer];
     int64_t C = c->d_model, F = c->ffn_hidden;
     clt_gemm_params up = clt_mpt_linear(m, R, x->wup, x->bup, a->n2, C, a->act, F);
+    if (clt_mpt_casts_activate(m)) {
+        up.c.ref = clt_mpt_hidden(m, layer);
+        return clt_mpt_linear_product(m, &up, x->wup, NULL, NULL);
+    }
     if (!c->glu) {
         up.act = c->activation;
         up.pre = clt_tensor_of(a->up, F, m->type);
@@ -310,7 +326,7 @@ static clt_status mlp_hidden(clt_mpt *m, int64_t R, int layer) {
     clt_gemm_params gate = clt_mpt_linear(m, R, x->wgate, x->bgate, a->n2, C, a->gate, F);
     clt_mpt_blocks n2;
     up.c.ref = a->up;
-    CLT_TRY(clt_mpt_input(m, up.a, R, C, &n2));
+    CLT_TRY(clt_mpt_input(m, &(clt_mpt_operand){.x = up.a, .rows = R, .cols = C}, &n2));
     CLT_TRY(clt_mpt_linear_product(m, &up, x->wup, &n2, NULL));
     CLT_TRY(clt_mpt_linear_product(m, &gate, x->wgate, &n2, NULL));
     return clt_op_glu_forward(m->ops, &(clt_glu_params){.act = c->activation,
@@ -340,9 +356,12 @@ clt_status clt_mpt_block_forward(clt_mpt *m, const clt_model_pass *b, int layer,
     CLT_TRY(pre_norm(m, R, clt_mpt_mlp_input(m, layer), x->norm2_w, x->norm2_b, a->n2, a->mean2, a->rstd2));
     CLT_TRY(clt_model_made(&m->base, m->type, a->n2, (uint64_t)(R * C), "block %d: norm_2", layer));
     CLT_TRY(mlp_hidden(m, R, layer));
-    CLT_TRY(clt_model_made(&m->base, m->type, a->act, (uint64_t)(R * c->ffn_hidden),
-                           "block %d: mlp's up_proj and activation", layer));
-    CLT_TRY(branch_end(m, b, layer, CLT_MPT_MLP, a->act, c->ffn_hidden, a->mid, x_out));
+    const clt_ref hidden = clt_mpt_hidden(m, layer);
+    CLT_TRY(clt_model_made(&m->base, m->type, hidden, (uint64_t)(R * c->ffn_hidden),
+                           clt_mpt_casts_activate(m) ? "block %d: mlp's up_proj"
+                                                     : "block %d: mlp's up_proj and activation",
+                           layer));
+    CLT_TRY(branch_end(m, b, layer, CLT_MPT_MLP, hidden, c->ffn_hidden, a->mid, x_out));
     return clt_model_made(&m->base, CLT_F32, x_out, (uint64_t)(R * C), "block %d: mlp's down_proj", layer);
 }
 
@@ -433,7 +452,8 @@ static clt_status head_backward(clt_mpt *m, const clt_model_pass *b, int64_t fir
                               .c = clt_mpt_entry(b->grads, m->index.lm_head),
                               .accumulate = !(b->lane_first && first == 0)};
     clt_mpt_blocks d;
-    CLT_TRY(clt_mpt_gradient(m, CLT_MPT_EIGHT_DY, data.a, rows, V, &d));
+    CLT_TRY(
+        clt_mpt_gradient(m, CLT_MPT_EIGHT_DY, &(clt_mpt_operand){.x = data.a, .rows = rows, .cols = V}, &d));
     CLT_TRY(clt_mpt_product_with(m, &data, &d, NULL));
     CLT_TRY(clt_model_made(&m->base, m->dnorm_type, data.c.ref, (uint64_t)(rows * C),
                            "gradient of the head's input"));

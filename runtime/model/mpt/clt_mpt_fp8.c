@@ -16,10 +16,10 @@ void clt_mpt_fp8_plan(clt_mpt *m, int64_t rows, int64_t out, int64_t in) {
     clt_mpt_fp8 *e = &m->fp8;
     const int64_t in_k = clt_codes8_k(in), out_k = clt_codes8_k(out), rows_k = clt_codes8_k(rows);
     e->q_bytes[A] = CLT_MAX(e->q_bytes[A], rows * in_k);
-    e->q_bytes[B] = CLT_MAX(e->q_bytes[B], out * in_k);
+    if (!m->shape.eight_weights) e->q_bytes[B] = CLT_MAX(e->q_bytes[B], CLT_MAX(out * in_k, in * out_k));
     if (!m->shape.training) return;
     e->q_bytes[A] = CLT_MAX(e->q_bytes[A], rows * out_k);
-    e->q_bytes[B] = CLT_MAX(e->q_bytes[B], CLT_MAX(in * out_k, in * rows_k));
+    e->q_bytes[B] = CLT_MAX(e->q_bytes[B], in * rows_k);
     e->q_bytes[TURNED] = CLT_MAX(e->q_bytes[TURNED], out * rows_k);
 }
 
@@ -52,6 +52,7 @@ clt_status clt_mpt_fp8_set_scales(clt_model *model, const float *scale) {
     float *all = clt_calloc(ARRAYS * n, sizeof *all);
     memcpy(all + SCALE * n, scale, n * sizeof *all);
     for (size_t i = 0; i < n; i++) all[INVERSE * n + i] = 1.0f / scale[i];
+    for (int i = 0; i < m->fp8.weights; i++) m->fp8.weight[i].made = 0;
     const clt_status st = clt_ref_write_f32(m->fp8.numbers, all, ARRAYS * n);
     clt_free(all);
     return st;
@@ -72,21 +73,25 @@ clt_status clt_mpt_fp8_begin(clt_mpt *m) {
     return st;
 }
 
-/* --- products --- */
+/* --- casts --- */
 
-/* What a cast reads: x [rows, cols], tensor `kind` of the Linear with weights `entry`. */
+/* What a cast reads: tensor `kind` of the Linear with weights `entry`. */
 typedef struct {
-    clt_tensor x;
-    int64_t rows, cols;
+    clt_mpt_operand of;
     int kind, entry;
     bool records; /* its largest magnitude */
 } source;
+
+/* x [rows, cols], or what is given. */
+static clt_mpt_operand operand_of(const clt_mpt_blocks *given, clt_tensor x, int64_t rows, int64_t cols) {
+    return given ? given->of : (clt_mpt_operand){.x = x, .rows = rows, .cols = cols};
+}
 
 /* The matrix of a source in a place, not yet written. */
 static clt_codes8 codes_of(const clt_mpt *m, int place, int way, const source *s) {
     const size_t tensor = (size_t)KINDS * (size_t)s->entry + (size_t)s->kind;
     return (clt_codes8){.q = m->fp8.q[place],
-                        .ld = clt_codes8_k(way == ALONG ? s->cols : s->rows),
+                        .ld = clt_codes8_k(way == ALONG ? s->of.cols : s->of.rows),
                         .format = formats[s->kind],
                         .inverse = place_of(m, INVERSE, tensor)};
 }
@@ -94,22 +99,73 @@ static clt_codes8 codes_of(const clt_mpt *m, int place, int way, const source *s
 /* along, across: one of them may be NULL. */
 static clt_status cast(clt_mpt *m, const source *s, const clt_codes8 *along, const clt_codes8 *across) {
     const size_t tensor = (size_t)KINDS * (size_t)s->entry + (size_t)s->kind;
-    clt_cast_fp8_params p = {.rows = s->rows, .cols = s->cols, .x = s->x};
+    clt_cast_fp8_params p = {.rows = s->of.rows,
+                             .cols = s->of.cols,
+                             .x = s->of.x,
+                             .act = s->of.act,
+                             .grad_act = s->of.grad_act,
+                             .grad_pre = s->of.grad_pre};
+    if (s->of.grad_act) p.y = s->of.x;
     p.scale = place_of(m, SCALE, tensor);
-    if (s->records && m->fp8.recording) p.amax = place_of(m, AMAX, tensor);
+    /* Copies of weights that an evaluation made stay for the step that follows. */
+    if (s->records && (m->fp8.recording || s->kind == WEIGHT)) p.amax = place_of(m, AMAX, tensor);
     if (along) p.along = *along;
     if (across) p.across = *across;
     return clt_op_cast_fp8(m->ops, &p);
 }
 
+/* --- weights --- */
+
+int64_t clt_mpt_fp8_weight_bytes(const clt_mpt *m, int64_t rows, int64_t cols) {
+    return rows * clt_codes8_k(cols) + (m->shape.training ? cols * clt_codes8_k(rows) : 0);
+}
+
+void clt_mpt_fp8_weight_set(clt_mpt *m, int entry, int64_t rows, int64_t cols, clt_ref q) {
+    m->fp8.weight[m->fp8.weights++] =
+        (clt_mpt_fp8_weight){.entry = entry,
+                             .rows = rows,
+                             .cols = cols,
+                             .along = q,
+                             .across = clt_ref_at(q, (uint64_t)(rows * clt_codes8_k(cols)))};
+}
+
+/* Makes the copies again if the weights or their scales have changed. A rehearsal makes nothing. */
+static clt_status refresh(clt_mpt *m, clt_mpt_fp8_weight *w, const source *s, clt_codes8 along,
+                          clt_codes8 across) {
+    const uint64_t now = m->base.weights_version + 1;
+    if (w->made == now) return CLT_OK;
+    CLT_TRY(cast(m, s, &along, m->shape.training ? &across : NULL));
+    w->made = clt_device_rehearses(clt_ops_device(m->ops)) ? 0 : now;
+    return CLT_OK;
+}
+
+/* Weight `entry` [rows, cols], b of the product g, in the orientation that g's form reads. */
+static clt_status weight_of(clt_mpt *m, const clt_gemm_params *g, int entry, clt_codes8 *out) {
+    const bool nt = g->form == CLT_GEMM_NT;
+    const source w = {operand_of(NULL, g->b, nt ? g->n : g->k, nt ? g->k : g->n), WEIGHT, entry, nt};
+    clt_mpt_fp8_weight *kept = NULL;
+    *out = codes_of(m, B, nt ? ALONG : ACROSS, &w);
+    for (int i = 0; i < m->fp8.weights && !kept; i++)
+        if (m->fp8.weight[i].entry == entry) kept = &m->fp8.weight[i];
+    if (!kept) return cast(m, &w, nt ? out : NULL, nt ? NULL : out);
+    clt_codes8 along = codes_of(m, B, ALONG, &w), across = codes_of(m, B, ACROSS, &w);
+    along.q = kept->along;
+    across.q = kept->across;
+    *out = nt ? along : across;
+    return refresh(m, kept, &w, along, across);
+}
+
+/* --- products --- */
+
 /* dy^T x. In exact numerics each sample is a sum of its own, so that microbatches change no bits; the plan
  * has made samples multiples of 16 tokens. Forward and data gradient have recorded what this casts again. */
-static clt_status weight_gradient(clt_mpt *m, const clt_gemm_params *g, int entry) {
+static clt_status weight_gradient(clt_mpt *m, const clt_gemm_params *g, int entry, const clt_mpt_blocks *b) {
     const bool exact = m->shape.numerics == CLT_EXACT;
     const int64_t rows = exact ? g->k_group : g->k;
     clt_gemm_fp8_params p = {.split = true, .to = *g};
     p.to.a_sum = clt_tensor_none();
-    const source dy = {g->a, g->k, g->m, GRADIENT, entry, false}, x = {g->b, g->k, g->n, INPUT, entry, false};
+    const source dy = {operand_of(NULL, g->a, g->k, g->m), GRADIENT, entry, false},
+                 x = {operand_of(b, g->b, g->k, g->n), INPUT, entry, false};
     p.a = codes_of(m, TURNED, ACROSS, &dy);
     p.b = codes_of(m, B, ACROSS, &x);
     if (m->fp8.turned != entry) CLT_TRY(cast(m, &dy, NULL, &p.a));
@@ -124,24 +180,24 @@ static clt_status weight_gradient(clt_mpt *m, const clt_gemm_params *g, int entr
     return clt_mpt_sum_a(m, g);
 }
 
-static clt_status forward(clt_mpt *m, const clt_gemm_params *g, int entry) {
-    const source x = {g->a, g->m, g->k, INPUT, entry, true}, w = {g->b, g->n, g->k, WEIGHT, entry, true};
-    clt_gemm_fp8_params p = {codes_of(m, A, ALONG, &x), codes_of(m, B, ALONG, &w), .split = false, .to = *g};
+static clt_status forward(clt_mpt *m, const clt_gemm_params *g, int entry, const clt_mpt_blocks *a) {
+    const source x = {operand_of(a, g->a, g->m, g->k), INPUT, entry, true};
+    clt_gemm_fp8_params p = {.a = codes_of(m, A, ALONG, &x), .split = false, .to = *g};
     CLT_TRY(cast(m, &x, &p.a, NULL));
-    CLT_TRY(cast(m, &w, &p.b, NULL));
+    CLT_TRY(weight_of(m, g, entry, &p.b));
     p.to.k = p.a.ld;
     return clt_op_gemm_fp8(m->ops, &p);
 }
 
 /* dy W. It also leaves the transpose of dy for the weight gradient, which follows. */
-static clt_status data_gradient(clt_mpt *m, const clt_gemm_params *g, int entry) {
-    const source dy = {g->a, g->m, g->k, GRADIENT, entry, true}, w = {g->b, g->k, g->n, WEIGHT, entry, false};
-    clt_gemm_fp8_params p = {codes_of(m, A, ALONG, &dy), codes_of(m, B, ACROSS, &w), .split = true, .to = *g};
+static clt_status data_gradient(clt_mpt *m, const clt_gemm_params *g, int entry, const clt_mpt_blocks *a) {
+    const source dy = {operand_of(a, g->a, g->m, g->k), GRADIENT, entry, true};
+    clt_gemm_fp8_params p = {.a = codes_of(m, A, ALONG, &dy), .split = true, .to = *g};
     const clt_codes8 turned = codes_of(m, TURNED, ACROSS, &dy);
     m->fp8.turned = -1;
     CLT_TRY(cast(m, &dy, &p.a, &turned));
     m->fp8.turned = entry;
-    CLT_TRY(cast(m, &w, NULL, &p.b));
+    CLT_TRY(weight_of(m, g, entry, &p.b));
     p.to.k = p.a.ld;
     return clt_op_gemm_fp8(m->ops, &p);
 }
@@ -149,6 +205,6 @@ static clt_status data_gradient(clt_mpt *m, const clt_gemm_params *g, int entry)
 clt_status clt_mpt_linear_product(clt_mpt *m, const clt_gemm_params *g, int entry, const clt_mpt_blocks *a,
                                   const clt_mpt_blocks *b) {
     if (!m->shape.fp8) return clt_mpt_product_with(m, g, a, b);
-    if (g->form == CLT_GEMM_TN) return weight_gradient(m, g, entry);
-    return g->form == CLT_GEMM_NT ? forward(m, g, entry) : data_gradient(m, g, entry);
+    if (g->form == CLT_GEMM_TN) return weight_gradient(m, g, entry, b);
+    return g->form == CLT_GEMM_NT ? forward(m, g, entry, a) : data_gradient(m, g, entry, a);
 }

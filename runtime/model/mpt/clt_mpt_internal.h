@@ -138,9 +138,18 @@ typedef struct {
  * gradients cast along with it, and the arrays on the device of all tensors' scales, inverse scales and
  * largest magnitudes. */
 enum { CLT_MPT_FP8_PLACES = 3 };
+/* shape.eight_weights: the copies of weight `entry`, for x W^T and, in training, dy W. */
+typedef struct {
+    int entry;
+    int64_t rows, cols;
+    clt_ref along, across;
+    uint64_t made; /* as in clt_mpt_eight_weight */
+} clt_mpt_fp8_weight;
 typedef struct {
     clt_ref q[CLT_MPT_FP8_PLACES], numbers;
     int64_t q_bytes[CLT_MPT_FP8_PLACES];
+    clt_mpt_fp8_weight *weight; /* [weights] */
+    int weights;
     int turned;       /* entry of the Linear whose transposed gradient is there, -1: none */
     clt_fp8 *formats; /* of the tensors */
     bool recording;   /* a training pass runs */
@@ -267,16 +276,26 @@ clt_status clt_mpt_scale_embedding(clt_mpt *m, int64_t rows, clt_ref x);
 clt_status clt_mpt_product(clt_mpt *m, const clt_gemm_params *g);
 /* g->a_sum of a weight gradient, where it is present: 8-bit products do not make it. */
 clt_status clt_mpt_sum_a(clt_mpt *m, const clt_gemm_params *g);
-/* Operands that several products share; empty without shape.eight_bits. */
+/* An operand of products, before it is cast to 8 bits: x [rows, cols], act(x), or x * grad_act'(grad_pre),
+ * which then also replaces x. */
+typedef struct {
+    clt_tensor x;
+    int64_t rows, cols;
+    clt_activation act, grad_act; /* CLT_ACT_NONE: x itself */
+    clt_tensor grad_pre;
+} clt_mpt_operand;
+/* Operands that several products share. With shape.eight_bits they are quantised; with shape.fp8 each product
+ * casts them, and reads `of`; otherwise they are x. */
 typedef struct {
     clt_blocks8 along, across;
+    clt_mpt_operand of;
 } clt_mpt_blocks;
-/* x [rows, cols] for the next products x W^T, until the next operand takes place A. */
-clt_status clt_mpt_input(clt_mpt *m, clt_tensor x, int64_t rows, int64_t cols, clt_mpt_blocks *out);
+/* x for the next products x W^T, until the next operand takes place A. */
+clt_status clt_mpt_input(clt_mpt *m, const clt_mpt_operand *x, clt_mpt_blocks *out);
 /* The same for the next products dy^T x, until the next operand takes place B. */
-clt_status clt_mpt_input_again(clt_mpt *m, clt_tensor x, int64_t rows, int64_t cols, clt_mpt_blocks *out);
-/* dy [rows, cols] in both orientations: for the next product dy W, and, in `place`, for dy^T x. */
-clt_status clt_mpt_gradient(clt_mpt *m, clt_mpt_eight_place place, clt_tensor dy, int64_t rows, int64_t cols,
+clt_status clt_mpt_input_again(clt_mpt *m, const clt_mpt_operand *x, clt_mpt_blocks *out);
+/* dy in both orientations: for the next product dy W, and, in `place`, for dy^T x. */
+clt_status clt_mpt_gradient(clt_mpt *m, clt_mpt_eight_place place, const clt_mpt_operand *dy,
                             clt_mpt_blocks *out);
 /* clt_mpt_product with g->a and, in a weight gradient, g->b from these; NULL: quantised for this product. */
 clt_status clt_mpt_product_with(clt_mpt *m, const clt_gemm_params *g, const clt_mpt_blocks *a,
@@ -285,7 +304,7 @@ clt_status clt_mpt_product_with(clt_mpt *m, const clt_gemm_params *g, const clt_
  * m->eight. */
 void clt_mpt_eight_plan(clt_mpt *m, int64_t rows, int64_t out, int64_t in);
 void clt_mpt_eight_plan_gradient(clt_mpt *m, clt_mpt_eight_place place, int64_t rows, int64_t out);
-/* Bytes and scales of a weight's copies, and the weight with copies at q and scale. */
+/* Bytes and scales of a weight's copies; and w is the weight with copies at q and scale. */
 void clt_mpt_eight_weight_size(const clt_mpt *m, int64_t rows, int64_t cols, int64_t *bytes, int64_t *scales);
 void clt_mpt_eight_weight_set(clt_mpt *m, clt_mpt_eight_weight *w, clt_tensor from, int64_t rows,
                               int64_t cols, clt_ref q, clt_ref scale);
@@ -299,6 +318,9 @@ clt_status clt_mpt_linear_product(clt_mpt *m, const clt_gemm_params *g, int entr
 /* As clt_mpt_eight_plan, in m->fp8; the words of m->fp8.numbers; and what is left to do once they exist. */
 void clt_mpt_fp8_plan(clt_mpt *m, int64_t rows, int64_t out, int64_t in);
 int64_t clt_mpt_fp8_words(const clt_mpt *m);
+/* Bytes of a weight's copies; and those of weight `entry` are at q. */
+int64_t clt_mpt_fp8_weight_bytes(const clt_mpt *m, int64_t rows, int64_t cols);
+void clt_mpt_fp8_weight_set(clt_mpt *m, int entry, int64_t rows, int64_t cols, clt_ref q);
 clt_status clt_mpt_fp8_begin(clt_mpt *m);
 /* As the members of clt_model_family. */
 size_t clt_mpt_fp8_formats(const clt_model *model, const clt_fp8 **out);
@@ -321,6 +343,25 @@ clt_status clt_mpt_ones_weight(clt_mpt *m, const clt_model_pass *b);
 /* The end of a lane: `to` += l->sum at the ids of the lane. */
 clt_status clt_mpt_lists_add(clt_mpt *m, const clt_mpt_lists *l, clt_tensor to);
 
+/* Whether casts to 8 bits apply the MLP's activation and its derivative. Then hidden values are not stored: a
+ * matrix product whose result stays as it is takes less time than one that ends with an activation, and a
+ * cast reads and writes no more for it. */
+static inline bool clt_mpt_casts_activate(const clt_mpt *m) {
+    return (m->shape.eight_bits || m->shape.fp8) && !m->cfg.glu;
+}
+/* What the down projection reads [R, F]: hidden values, or what is in front of the activation that the cast
+ * applies, which only training keeps in a place of its own. */
+static inline clt_ref clt_mpt_hidden(const clt_mpt *m, int layer) {
+    const clt_mpt_acts *a = &m->acts[layer];
+    return clt_mpt_casts_activate(m) && a->up.buf ? a->up : a->act;
+}
+/* The operand that the down projection multiplies. */
+static inline clt_mpt_operand clt_mpt_hidden_operand(const clt_mpt *m, int layer, int64_t rows) {
+    return (clt_mpt_operand){.x = clt_tensor_of(clt_mpt_hidden(m, layer), m->cfg.ffn_hidden, m->type),
+                             .rows = rows,
+                             .cols = m->cfg.ffn_hidden,
+                             .act = clt_mpt_casts_activate(m) ? m->cfg.activation : CLT_ACT_NONE};
+}
 /* What norm_2 reads [R, C]. */
 static inline clt_ref clt_mpt_mlp_input(const clt_mpt *m, int layer) {
     return m->cfg.parallel_residual ? m->acts[layer].x : m->acts[layer].mid;

@@ -68,7 +68,8 @@ static clt_status take_block(clt_mpt *m, clt_mpt_acts *a) {
     if (!norms_again(m)) {
         CLT_TRY(take_act(m, "norm_1", R * C, &a->n1));
         CLT_TRY(take_act(m, "norm_2", R * C, &a->n2));
-        CLT_TRY(take_act(m, "mlp activation", R * F, &a->act));
+        if (!(m->shape.training && clt_mpt_casts_activate(m)))
+            CLT_TRY(take_act(m, "mlp activation", R * F, &a->act));
     }
     CLT_TRY(take_wide(m, "norm statistics", R, &a->mean1));
     CLT_TRY(take_wide(m, "norm statistics", R, &a->rstd1));
@@ -340,6 +341,12 @@ static void linears_of(const clt_mpt *m, int64_t out[LINEARS][3]) {
 static clt_status take_weight(clt_mpt *m, int w, int64_t rows, int64_t cols) {
     clt_ref q = clt_ref_none(), scale = clt_ref_none();
     int64_t bytes, scales;
+    if (m->shape.fp8) {
+        CLT_TRY(
+            take(m, &m->memory.other, "weights in 8 bits", clt_mpt_fp8_weight_bytes(m, rows, cols), 1, &q));
+        if (m->ops) clt_mpt_fp8_weight_set(m, w, rows, cols, q);
+        return CLT_OK;
+    }
     clt_mpt_eight_weight_size(m, rows, cols, &bytes, &scales);
     CLT_TRY(take(m, &m->memory.other, "weights in 8 bits", bytes, 1, &q));
     CLT_TRY(take_other(m, "scales of weights", scales, &scale));
@@ -369,9 +376,10 @@ static clt_status take_block_weights(clt_mpt *m, int layer) {
     return CLT_OK;
 }
 
+enum { MOST_WEIGHTS = 8 /* of a block */ };
+
 /* Places for the operands of products in 8 bits; split_qkv: some block's q, k and v are three Linears. */
 static clt_status take_eight(clt_mpt *m, bool split_qkv) {
-    enum { MOST = 8 /* weights of a block */ };
     const clt_mpt_config *c = &m->cfg;
     const int64_t K = c->kv_n_heads * c->head_dim;
     int64_t linear[LINEARS][3];
@@ -388,7 +396,7 @@ static clt_status take_eight(clt_mpt *m, bool split_qkv) {
         CLT_TRY(take_other(m, "scales of operands", e->scales[i], &e->scale[i]));
     }
     if (!m->shape.eight_weights) return CLT_OK;
-    e->weight = clt_calloc((size_t)(MOST * c->n_layers + 1), sizeof *e->weight);
+    e->weight = clt_calloc((size_t)(MOST_WEIGHTS * c->n_layers + 1), sizeof *e->weight);
     for (int i = 0; i < c->n_layers; i++) CLT_TRY(take_block_weights(m, i));
     return take_weight(m, m->index.lm_head, c->vocab_size, c->d_model);
 }
@@ -402,6 +410,10 @@ static clt_status take_fp8(clt_mpt *m) {
     for (int i = 0; i < CLT_MPT_FP8_PLACES; i++)
         CLT_TRY(take(m, &m->memory.other, "operands in 8 bits", e->q_bytes[i], 1, &e->q[i]));
     CLT_TRY(take_other(m, "scales of operands", clt_mpt_fp8_words(m), &e->numbers));
+    if (m->shape.eight_weights) {
+        e->weight = clt_calloc((size_t)(MOST_WEIGHTS * m->cfg.n_layers), sizeof *e->weight);
+        for (int i = 0; i < m->cfg.n_layers; i++) CLT_TRY(take_block_weights(m, i));
+    }
     return m->ops ? clt_mpt_fp8_begin(m) : CLT_OK;
 }
 
@@ -443,7 +455,8 @@ static uint64_t logits_budget(const clt_mpt *m) {
     const uint64_t C = (uint64_t)m->cfg.d_model;
     uint64_t mib = m->type == CLT_F32 ? LOGITS_MIB_FP32 : LOGITS_MIB_NARROW;
     if (m->shape.logits_bytes) return m->shape.logits_bytes;
-    if (m->type != CLT_F32 && m->shape.training && m->shape.numerics == CLT_FAST && C < SMALL_HEAD)
+    const bool quick = m->shape.numerics == CLT_FAST || m->shape.eight_bits;
+    if (m->type != CLT_F32 && m->shape.training && quick && C < SMALL_HEAD)
         mib = CLT_MIN(mib * SMALL_HEAD * SMALL_HEAD / (C * C), (uint64_t)LOGITS_MIB_MOST);
     return mib * MIB;
 }
@@ -580,6 +593,7 @@ void clt_mpt_destroy(clt_model *model) {
     clt_free(m->temperature_at);
     clt_free(m->units);
     clt_free(m->fp8.formats);
+    clt_free(m->fp8.weight);
     clt_mpt_index_free(&m->index);
     clt_free(m);
 }

@@ -102,43 +102,52 @@ static clt_status refresh(clt_mpt *m, clt_mpt_eight_weight *w) {
 
 /* --- quantising --- */
 
-static clt_status along(clt_mpt *m, clt_mpt_eight_place place, clt_tensor x, int64_t rows, int64_t cols,
-                        int32_t tile, clt_blocks8 *out) {
-    *out = in_place(m, place, rows, clt_blocks8_along_k(cols, BLOCK), tile);
-    return clt_op_quantize(m->ops, &(clt_quantize_params){.rows = rows, .cols = cols, .x = x, .along = *out});
+static clt_quantize_params quantised(const clt_mpt_operand *x) {
+    return (clt_quantize_params){.rows = x->rows,
+                                 .cols = x->cols,
+                                 .x = x->x,
+                                 .act = x->act,
+                                 .grad_act = x->grad_act,
+                                 .grad_pre = x->grad_pre,
+                                 .y = x->grad_act ? x->x : clt_tensor_none()};
 }
 
-static clt_status across(clt_mpt *m, clt_mpt_eight_place place, clt_tensor x, int64_t rows, int64_t cols,
+static clt_status along(clt_mpt *m, clt_mpt_eight_place place, const clt_mpt_operand *x, int32_t tile,
+                        clt_blocks8 *out) {
+    clt_quantize_params p = quantised(x);
+    *out = p.along = in_place(m, place, x->rows, clt_blocks8_along_k(x->cols, BLOCK), tile);
+    return clt_op_quantize(m->ops, &p);
+}
+
+static clt_status across(clt_mpt *m, clt_mpt_eight_place place, const clt_mpt_operand *x,
                          int64_t rows_per_sample, int32_t tile, clt_blocks8 *out) {
-    *out = in_place(m, place, cols, clt_blocks8_across_k(rows, rows_per_sample, BLOCK), tile);
-    return clt_op_quantize(
-        m->ops, &(clt_quantize_params){
-                    .rows = rows, .cols = cols, .rows_per_sample = rows_per_sample, .x = x, .across = *out});
+    clt_quantize_params p = quantised(x);
+    p.rows_per_sample = rows_per_sample;
+    *out = p.across =
+        in_place(m, place, x->cols, clt_blocks8_across_k(x->rows, rows_per_sample, BLOCK), tile);
+    return clt_op_quantize(m->ops, &p);
 }
 
-clt_status clt_mpt_input(clt_mpt *m, clt_tensor x, int64_t rows, int64_t cols, clt_mpt_blocks *out) {
-    *out = (clt_mpt_blocks){0};
-    return m->shape.eight_bits ? along(m, CLT_MPT_EIGHT_A, x, rows, cols, 1, &out->along) : CLT_OK;
+clt_status clt_mpt_input(clt_mpt *m, const clt_mpt_operand *x, clt_mpt_blocks *out) {
+    *out = (clt_mpt_blocks){.of = *x};
+    return m->shape.eight_bits ? along(m, CLT_MPT_EIGHT_A, x, 1, &out->along) : CLT_OK;
 }
 
-clt_status clt_mpt_input_again(clt_mpt *m, clt_tensor x, int64_t rows, int64_t cols, clt_mpt_blocks *out) {
-    *out = (clt_mpt_blocks){0};
-    if (!m->shape.eight_bits) return CLT_OK;
-    return across(m, CLT_MPT_EIGHT_B, x, rows, cols, m->shape.seq, 1, &out->across);
+clt_status clt_mpt_input_again(clt_mpt *m, const clt_mpt_operand *x, clt_mpt_blocks *out) {
+    *out = (clt_mpt_blocks){.of = *x};
+    return m->shape.eight_bits ? across(m, CLT_MPT_EIGHT_B, x, m->shape.seq, 1, &out->across) : CLT_OK;
 }
 
-clt_status clt_mpt_gradient(clt_mpt *m, clt_mpt_eight_place place, clt_tensor dy, int64_t rows, int64_t cols,
+clt_status clt_mpt_gradient(clt_mpt *m, clt_mpt_eight_place place, const clt_mpt_operand *dy,
                             clt_mpt_blocks *out) {
-    *out = (clt_mpt_blocks){0};
+    *out = (clt_mpt_blocks){.of = *dy};
     if (!m->shape.eight_bits) return CLT_OK;
-    out->along = in_place(m, CLT_MPT_EIGHT_A, rows, clt_blocks8_along_k(cols, BLOCK), 1);
-    out->across = in_place(m, place, cols, clt_blocks8_across_k(rows, m->shape.seq, BLOCK), 1);
-    return clt_op_quantize(m->ops, &(clt_quantize_params){.rows = rows,
-                                                          .cols = cols,
-                                                          .rows_per_sample = m->shape.seq,
-                                                          .x = dy,
-                                                          .along = out->along,
-                                                          .across = out->across});
+    clt_quantize_params p = quantised(dy);
+    p.rows_per_sample = m->shape.seq;
+    out->along = p.along = in_place(m, CLT_MPT_EIGHT_A, dy->rows, clt_blocks8_along_k(dy->cols, BLOCK), 1);
+    out->across = p.across =
+        in_place(m, place, dy->cols, clt_blocks8_across_k(dy->rows, m->shape.seq, BLOCK), 1);
+    return clt_op_quantize(m->ops, &p);
 }
 
 /* --- products --- */
@@ -162,8 +171,9 @@ static clt_gemm8_params product_of(const clt_gemm_params *g) {
 static clt_status weight_of(clt_mpt *m, const clt_gemm_params *g, clt_blocks8 *out) {
     const bool nt = g->form == CLT_GEMM_NT;
     clt_mpt_eight_weight *w = find_weight(m, g->b);
-    if (!w && nt) return along(m, CLT_MPT_EIGHT_B, g->b, g->n, g->k, BLOCK, out);
-    if (!w) return across(m, CLT_MPT_EIGHT_B, g->b, g->k, g->n, g->k, BLOCK, out);
+    const clt_mpt_operand b = {.x = g->b, .rows = nt ? g->n : g->k, .cols = nt ? g->k : g->n};
+    if (!w && nt) return along(m, CLT_MPT_EIGHT_B, &b, BLOCK, out);
+    if (!w) return across(m, CLT_MPT_EIGHT_B, &b, g->k, BLOCK, out);
     CLT_TRY(refresh(m, w));
     *out = nt ? w->along : w->across;
     return CLT_OK;
@@ -172,14 +182,16 @@ static clt_status weight_of(clt_mpt *m, const clt_gemm_params *g, clt_blocks8 *o
 static clt_status operands_of(clt_mpt *m, const clt_gemm_params *g, const clt_mpt_blocks *a,
                               const clt_mpt_blocks *b, clt_gemm8_params *p) {
     const bool tn = g->form == CLT_GEMM_TN;
+    const clt_mpt_operand first = {.x = g->a, .rows = tn ? g->k : g->m, .cols = tn ? g->m : g->k},
+                          second = {.x = g->b, .rows = g->k, .cols = g->n};
     if (a)
         p->a = tn ? a->across : a->along;
     else if (tn)
-        CLT_TRY(across(m, CLT_MPT_EIGHT_DY, g->a, g->k, g->m, g->k_group, 1, &p->a));
+        CLT_TRY(across(m, CLT_MPT_EIGHT_DY, &first, g->k_group, 1, &p->a));
     else
-        CLT_TRY(along(m, CLT_MPT_EIGHT_A, g->a, g->m, g->k, 1, &p->a));
+        CLT_TRY(along(m, CLT_MPT_EIGHT_A, &first, 1, &p->a));
     if (!tn) return weight_of(m, g, &p->b);
-    if (!b) return across(m, CLT_MPT_EIGHT_B, g->b, g->k, g->n, g->k_group, 1, &p->b);
+    if (!b) return across(m, CLT_MPT_EIGHT_B, &second, g->k_group, 1, &p->b);
     p->b = b->across;
     return CLT_OK;
 }

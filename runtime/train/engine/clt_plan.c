@@ -99,7 +99,7 @@ clt_model_shape clt_plan_shape(const clt_config *c, const clt_plan *p, bool trai
                              .logits_bytes = p->logits_bytes,
                              .type = c->precision,
                              .eight_bits = c->eight_bits,
-                             .eight_weights = c->eight_bits && p->stage < 3,
+                             .eight_weights = (c->eight_bits || (c->fp8 && training)) && p->stage < 3,
                              .fp8 = c->fp8 && training,
                              .eight_attention = c->attention_bits == 8};
 }
