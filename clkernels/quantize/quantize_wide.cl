@@ -11,7 +11,7 @@
  *   -DACT, -DGRAD_ACT, -DKEEP_Y  what is quantised (quantize_value.clh)
  *   -DHALF_PTX       1: bytes are packed, and 16-bit elements converted, by NVIDIA's instructions
  *   -DSHARED=3       NVIDIA: the assembler limits registers, so that so many groups of 256 share a unit
- *                    (of 16-bit x)
+ *                    (of 16-bit x and most activations)
  *
  * cols and the offsets and row distances of x, grad_pre and y are multiples of 8. flags: 1 along, 2 across, 4 one scale per patch. sample: rows
  * per sample.
@@ -38,11 +38,13 @@
 #define PARTS 16            /* items that search a tile's largest magnitude */
 #define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); i++)
 
-#if BLOCK == 128 && X_TYPE == 0
+/* What needs more registers: elements of fp32, and the longest function. */
+#define MANY (X_TYPE == 0 || ACT == 12 || GRAD_ACT == 12)
+#if BLOCK == 128 && MANY
 #define GROUPS 2
 #elif BLOCK == 128
 #define GROUPS SHARED
-#elif X_TYPE == 0
+#elif MANY
 #define GROUPS 8
 #else
 #define GROUPS 12
