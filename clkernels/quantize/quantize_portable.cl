@@ -69,8 +69,9 @@ static inline void store_up_to8(float8 v, __global in_type *p, size_t n)
 }
 #endif
 
-/* The first n elements to quantise of row r; the others are +0. `again`: the second time. */
-static inline float8 load_row(const source *s, size_t r, size_t n, bool again)
+/* The first n elements to quantise of row r; the others are +0. `again`: the second time. Always inlined: a call
+ * would pass vectors through scratch memory. */
+static inline __attribute__((always_inline)) float8 load_row(const source *s, size_t r, size_t n, bool again)
 {
 #if KEEP_Y
     if (again) return clt_load_up_to8(s->to.y + r * s->to.ldy, n);

@@ -11,7 +11,7 @@
  *   -DACT, -DGRAD_ACT, -DKEEP_Y  what is quantised (quantize_value.clh)
  *   -DHALF_PTX       1: bytes are packed, and 16-bit elements converted, by NVIDIA's instructions
  *   -DSHARED=3       NVIDIA: the assembler limits registers, so that so many groups of 256 share a unit
- *                    (of 16-bit x)
+ *                    (of 16-bit x and most activations)
  *
  * cols and the offsets and row distances of x, grad_pre and y are multiples of 8. flags: 1 along, 2 across, 4 one scale per patch. sample: rows
  * per sample.
@@ -38,11 +38,13 @@
 #define PARTS 16            /* items that search a tile's largest magnitude */
 #define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); i++)
 
-#if BLOCK == 128 && X_TYPE == 0
+/* What needs more registers: elements of fp32, and the longest function. */
+#define MANY (X_TYPE == 0 || ACT == 12 || GRAD_ACT == 12)
+#if BLOCK == 128 && MANY
 #define GROUPS 2
 #elif BLOCK == 128
 #define GROUPS SHARED
-#elif X_TYPE == 0
+#elif MANY
 #define GROUPS 8
 #else
 #define GROUPS 12
@@ -113,6 +115,14 @@ static inline uint four(uint a, uint b, uint c, uint d, uint mask) {
 }
 #endif
 
+/* --- a patch --- */
+
+/* The patch that a group handles, and an item's place in it. */
+typedef struct {
+    uint height, width; /* elements that exist */
+    uint chunk, group;  /* eights of columns and of rows */
+} place;
+
 /* --- what is quantised --- */
 
 #if VALUES
@@ -153,9 +163,14 @@ INLINE stored8 grad_row(const value_place *to, uint row, uint rows) {
 #define VALUE_OF(x, g) value_of(x, g)
 #endif
 
-/* Replaces the first `rows` of an item's eight rows by their values. Activations are long: the loop has one
- * copy of eight, and the rows move past it, since registers have no index. */
-INLINE void make_values(stored8 *x, const value_place *to, uint rows, __local const uint *table) {
+/* Replaces an item's elements by their values; all items of the group take part. Activations are long: the
+ * loop has one copy of eight, and the rows move past it, since registers have no index. */
+INLINE void make_values(const place *p, stored8 *x, const value_place *to, __local uint *table, uint lid) {
+    const uint rows = p->chunk * 8 < p->width ? min((uint)clt_above(p->height, p->group * 8), 8u) : 0u;
+#if TABLE
+    fill_table(table, lid);
+    barrier(CLK_LOCAL_MEM_FENCE);
+#endif
     stored8 next = grad_row(to, 0, rows);
     _Pragma("nounroll") for (uint row = 0; row < 8; row++) {
         const stored8 g = next;
@@ -170,16 +185,13 @@ INLINE void make_values(stored8 *x, const value_place *to, uint rows, __local co
         }
         x[7] = y;
     }
+#if TABLE
+    barrier(CLK_LOCAL_MEM_FENCE);
+#endif
 }
 #endif
 
-/* --- a patch --- */
-
-/* The patch that a group handles, and an item's place in it. */
-typedef struct {
-    uint height, width; /* elements that exist */
-    uint chunk, group;  /* eights of columns and of rows */
-} place;
+/* --- the largest magnitudes --- */
 
 /* Leaves an item's largest keys in local memory: of its rows at [chunk][row], of its columns behind them at
  * [group][column], and of all in `items`. */
@@ -305,15 +317,7 @@ quantize(uint rows, uint cols, uint sample, uint flags, __global const in_type *
     }
 #if VALUES
     const value_place to = VALUE_AT(row0 + p.group * 8, col0 + p.chunk * 8);
-    const uint rows_here = p.chunk * 8 < p.width ? min((uint)clt_above(p.height, p.group * 8), 8u) : 0u;
-#if TABLE
-    fill_table((__local uint *)pool, lid);
-    barrier(CLK_LOCAL_MEM_FENCE);
-#endif
-    make_values(v, &to, rows_here, (__local const uint *)pool);
-#if TABLE
-    barrier(CLK_LOCAL_MEM_FENCE);
-#endif
+    make_values(&p, v, &to, (__local uint *)pool, lid);
 #endif
 
     leave_keys(&p, v, pool, (__local uint *)lines);

@@ -207,8 +207,8 @@ static clt_status run_shape(bench *b, const gemm8_shape *s, bool openblas) {
 typedef struct {
     bench *b;
     clt_quantize_params p;
-    clt_ref x, y;
-    float *host;
+    clt_ref x, y, g;
+    float *host, *host_g;
 } quantize_work;
 
 static clt_status call_quantize(void *ctx) {
@@ -227,6 +227,7 @@ typedef struct {
     int64_t rows, cols;
     int32_t tile;
     bool along, across;
+    enum { PLAIN, ACT, GRAD, GRAD_Y } of; /* x, gelu(x), x * gelu'(g), the same with y stored */
 } quantize_shape;
 
 static clt_status make_quantize(bench *b, const quantize_shape *s, quantize_work *w) {
@@ -235,19 +236,35 @@ static clt_status make_quantize(bench *b, const quantize_shape *s, quantize_work
     *w = (quantize_work){.b = b, .p = {.rows = s->rows, .cols = s->cols, .rows_per_sample = sample}};
     CLT_TRY(bench_tensor_as(b, b->type, n, 5, "bench", &w->x, &w->host));
     CLT_TRY(bench_tensor_as(b, b->type, n, 6, "bench", &w->y, NULL));
+    if (s->of >= GRAD) CLT_TRY(bench_tensor_as(b, b->type, n, 7, "bench", &w->g, &w->host_g));
     w->p.x = clt_tensor_of(w->x, s->cols, b->type);
+    if (s->of == ACT) w->p.act = CLT_ACT_GELU;
+    if (s->of >= GRAD) w->p.grad_act = CLT_ACT_GELU, w->p.grad_pre = clt_tensor_of(w->g, s->cols, b->type);
+    if (s->of == GRAD_Y) w->p.y = clt_tensor_of(w->y, s->cols, b->type);
     if (s->along) CLT_TRY(make_blocks(b, s->rows, s->cols, s->tile, &w->p.along));
     return s->across ? make_blocks(b, s->cols, s->rows, s->tile, &w->p.across) : CLT_OK;
 }
 
-/* The numbers of both orientations against the oracle's. */
+static bool same_y(const quantize_work *w, const float *want, clt_status *st) {
+    const size_t n = (size_t)(w->p.rows * w->p.cols);
+    float *got = clt_malloc(n * sizeof *got);
+    *st = clt_ref_read_as(w->y, w->b->type, got, n);
+    const bool same = memcmp(got, want, n * sizeof *got) == 0;
+    clt_free(got);
+    return same;
+}
+
+/* The numbers of both orientations, and y, against the oracle's. */
 static clt_status check_quantize(quantize_work *w, bench_row *row) {
     clt_ref_quantize_params r = {w->p.rows, w->p.cols, w->p.rows_per_sample, w->host, w->p.cols};
     const size_t n = (size_t)(w->p.rows * w->p.cols);
     const clt_blocks8 *device[] = {&w->p.along, &w->p.across};
     clt_ref_blocks8 *host[] = {&r.along, &r.across};
     int8_t *got = clt_malloc(n);
-    clt_status st = CLT_OK;
+    clt_status st = call_quantize(w); /* the copy has overwritten y */
+    r.act = w->p.act, r.grad_act = w->p.grad_act, r.grad_pre = w->host_g, r.ldgrad = r.ldy = w->p.cols;
+    r.type = w->b->type;
+    if (clt_tensor_present(w->p.y)) r.y = clt_malloc(n * sizeof *r.y);
     row->checked = row->ok = true;
     for (int i = 0; i < 2; i++)
         if (clt_blocks8_present(device[i]))
@@ -259,20 +276,22 @@ static clt_status check_quantize(quantize_work *w, bench_row *row) {
         row->ok = row->ok && (!host[i]->q || memcmp(got, host[i]->q, n) == 0);
         clt_free(host[i]->q), clt_free(host[i]->scale);
     }
-    clt_free(got);
+    if (r.y && st == CLT_OK) row->ok = same_y(w, r.y, &st) && row->ok;
+    clt_free(got), clt_free(r.y);
     return st;
 }
 
 static clt_status run_quantize(bench *b, const quantize_shape *s) {
     const double n = (double)s->rows * (double)s->cols;
-    const int outputs = s->along + s->across;
+    const int outputs = s->along + s->across, tensors = 1 + (s->of >= GRAD) + (s->of == GRAD_Y);
+    static const char *const of[] = {"", " gelu", " gelu'", " gelu' y"};
     quantize_work w;
-    bench_row row = {.type = b->type, .bytes = n * ((double)clt_dtype_bytes(b->type) + outputs)};
-    snprintf(row.op, sizeof row.op, "quantize %s%s",
+    bench_row row = {.type = b->type, .bytes = n * ((double)clt_dtype_bytes(b->type) * tensors + outputs)};
+    snprintf(row.op, sizeof row.op, "quantize %s%s%s",
              outputs == 2 ? "both"
              : s->along   ? "along"
                           : "across",
-             s->tile > 1 ? " tiles" : "");
+             s->tile > 1 ? " tiles" : "", of[s->of]);
     snprintf(row.shape, sizeof row.shape, "%s %lldx%lld", s->name, (long long)s->rows, (long long)s->cols);
     if (!bench_wants(b, row.op, row.shape)) return CLT_OK;
     const bench_call call[] = {call_quantize, call_copy};
@@ -287,9 +306,9 @@ static clt_status run_quantize(bench *b, const quantize_shape *s) {
         bench_variant(b, "quantize", row.variant, sizeof row.variant);
         bench_add(b, &row);
     }
-    const clt_ref all[] = {w.x, w.y, w.p.along.q, w.p.along.scale, w.p.across.q, w.p.across.scale};
+    const clt_ref all[] = {w.x, w.y, w.g, w.p.along.q, w.p.along.scale, w.p.across.q, w.p.across.scale};
     for (size_t i = 0; i < CLT_COUNT_OF(all); i++) bench_free(all[i]);
-    clt_free(w.host);
+    clt_free(w.host), clt_free(w.host_g);
     return st;
 }
 
@@ -310,11 +329,11 @@ static clt_status run_layers(bench *b, int64_t d, int64_t vocab, int64_t tokens,
             {name, CLT_GEMM8_CHAIN, false, out, in, tokens}};
         for (size_t f = 0; f < CLT_COUNT_OF(s); f++) CLT_TRY(run_shape(b, &s[f], openblas));
     }
-    const quantize_shape q[] = {{"activations", tokens, d, 1, true, true},
-                                {"hidden", tokens, 4 * d, 1, true, true},
-                                {"hidden", tokens, 4 * d, 1, true, false},
-                                {"hidden", tokens, 4 * d, 1, false, true},
-                                {"weights", 4 * d, d, BLOCK, true, true}};
+    const quantize_shape q[] = {
+        {"activations", tokens, d, 1, true, true},        {"hidden", tokens, 4 * d, 1, true, true},
+        {"hidden", tokens, 4 * d, 1, true, false},        {"hidden", tokens, 4 * d, 1, false, true},
+        {"hidden", tokens, 4 * d, 1, true, true, ACT},    {"hidden", tokens, 4 * d, 1, true, true, GRAD},
+        {"hidden", tokens, 4 * d, 1, true, true, GRAD_Y}, {"weights", 4 * d, d, BLOCK, true, true}};
     for (size_t i = 0; i < CLT_COUNT_OF(q); i++) CLT_TRY(run_quantize(b, &q[i]));
     return CLT_OK;
 }
@@ -358,7 +377,9 @@ int bench_gemm8(int argc, char **argv) {
             "Measures products of 8-bit blocks of 128: a layer's forward pass and data gradient (weights "
             "with a "
             "scale per tile), its weight gradient as a chain per sample and as one chain (scales per row and "
-            "block), and what makes the blocks. Column gemm is the time of the product of --type divided by "
+            "block), and what makes the blocks, also of GELU (gelu) or of x times its derivative (gelu'; y: "
+            "stored, "
+            "too). Column gemm is the time of the product of --type divided by "
             "ours, column copy that of copying what is quantised.",
         .examples = "  clbench gemm8 --suite mpt-125m-2k --check\n"
                     "  clbench gemm8 --suite mpt-125m --anchor openblas --seconds 2\n"
