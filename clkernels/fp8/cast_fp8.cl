@@ -56,6 +56,11 @@ static inline void store_up_to8(float8 v, __global in_type *p, size_t n)
     if (n > 6) CLT_STORE(X_TYPE, v.s6, p + 6);
 }
 
+static inline uint four(float4 v, bool numbers)
+{
+    return numbers ? four_numbers(v) : FOUR(v);
+}
+
 /* Codes of eight elements, in two words. largest: of their magnitudes' bits, or more. */
 static inline uint2 eight(float8 v, float scale, uint largest)
 {

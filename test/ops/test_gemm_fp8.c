@@ -55,7 +55,7 @@ static void run_cast(int d, const char *id, const cast_case *t) {
     char what[128];
     snprintf(what, sizeof what, "%s %lldx%lld %s to %s, outputs %d", id, (long long)t->rows,
              (long long)t->cols, clt_dtype_name(t->type), clt_fp8_table[t->format].name, t->outputs);
-    const int64_t ldx = t->cols + 5;
+    const int64_t ldx = t->cols + (tu_wide() ? 8 : 5);
     const size_t n = (size_t)(t->rows * ldx);
     float *x = t->with_nan ? tu_extreme(n, 4) : tu_random(n, 4, 300.0f);
     clt_ref_round(t->type, x, n);
@@ -100,6 +100,7 @@ static void casts(int d, const char *id) {
             cast_case t = {.rows = shape[i][0], .cols = shape[i][1], .format = (clt_fp8)f};
             t.type = (clt_dtype)((i + (size_t)f) % CLT_DTYPE_COUNT), t.outputs = (int)((i + 2) % 3) + 1;
             t.scale = i % 2 ? 3.3f : 0x1p-9f, t.with_nan = i % 3 == 1;
+            if (tu_wide()) t.cols = CLT_ROUND_UP(t.cols, 8);
             t.before = i % 4 == 3 ? -1.0f : i % 4 == 2 ? 1e30f : 0.0f;
             if (takes(d, "cast_fp8", id, "FORMATS", f)) run_cast(d, id, &t);
         }
