@@ -9,12 +9,12 @@
 #   BUILD=dir      where the programs are (build)
 #   JOBS=n         programs at a time (2)
 #   TIME_LIMIT=s   for each program (3000)
-#   ALL_ROWS=1     as a CPU, all rows (test/long/oclgrind.sh)
+#   TEST_COMPLETE=1   as a CPU, all rows (test/long/oclgrind.sh)
 # timeout: 3600
 # at leisure: an interpreter of kernels, and no clock
 # no sanitizer: it checks kernels, and Oclgrind preloads a library before the sanitizer's
 set -u
-BUILD=${BUILD:-build} JOBS=${JOBS:-2} TIME_LIMIT=${TIME_LIMIT:-3000} ALL_ROWS=${ALL_ROWS:-}
+BUILD=${BUILD:-build} JOBS=${JOBS:-2} TIME_LIMIT=${TIME_LIMIT:-3000} TEST_COMPLETE=${TEST_COMPLETE:-}
 command -v oclgrind >/dev/null || { echo "oclgrind is not installed (apt-get install oclgrind)"; exit 1; }
 [ $# -gt 0 ] || set -- "$BUILD"/test/ops/test_*
 [ -x "$1" ] || { echo "$1: no such program; run make first"; exit 1; }
@@ -29,7 +29,7 @@ run_one() { # program, folder of its logs, "cpu" or "any"
     else
         export CLTRAIN_DEVICE_TYPE=$3
         as=(--local-mem-size 262144 --build-options -DCLT_NO_BUILTINS)
-        [ -n "$ALL_ROWS" ] || shapes+=(--own-rows)
+        [ -n "$TEST_COMPLETE" ] || shapes+=(--own-rows)
     fi
     CLTRAIN_NO_CACHE=1 timeout "$TIME_LIMIT" oclgrind --data-races --check-api --max-errors 20 "${as[@]}" \
         --log "$2/$name.log" "$1" "${shapes[@]}" >"$2/$name.out" 2>&1
@@ -47,7 +47,7 @@ run_one() { # program, folder of its logs, "cpu" or "any"
     echo "ok     $name ($((SECONDS - start)) s)"
 }
 export -f run_one
-export TIME_LIMIT ALL_ROWS
+export TIME_LIMIT TEST_COMPLETE
 
 # The longest first, so that the last one does not run alone.
 # shellcheck disable=SC2012,SC2016  # names of our own, without blanks
