@@ -50,6 +50,10 @@ void tu_init(int argc, char **argv) {
 bool tu_tiny(void) {
     return tu.tiny;
 }
+bool tu_complete(void) {
+    const char *complete = getenv("TEST_COMPLETE");
+    return complete && *complete;
+}
 bool tu_brief(void) {
     return tu.tiny || tu.brief;
 }
