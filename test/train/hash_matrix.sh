@@ -5,7 +5,8 @@
 #   test/train/hash_matrix.sh [PART ...]   only these parts: ranks mixed microbatch drivers transport recompute resume
 #                                          evaluation plain stages eight fp8 oclgrind; under a sanitizer only a few of them
 #   TEST_COMPLETE=1   all pairs of settings (test/long/hash_matrix.sh); otherwise each setting in few of them
-# timeout: 3000
+# timeout: 3600
+# at leisure: it compares bits, and no clock
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 pocl=pocl
 parts="ranks mixed microbatch drivers transport recompute resume evaluation plain stages eight fp8 oclgrind"

@@ -3,7 +3,8 @@
 # stage of sharding, on one rank and on several, in fp32 and with 16-bit weights, and when a run changes between the two
 # at a stop. Replicas are compared. The memory of a rank is within 2 % of the plan's, and no step allocates any. With 16-bit
 # weights stages 0 and 2 are left to test/long/offload.sh (TEST_COMPLETE=1).
-# timeout: 900
+# timeout: 1800
+# at leisure: it compares bits and bytes, and no clock
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 export CLTRAIN_ASSERT_STEADY=1
 set=$golden/mpt-variants
