@@ -116,7 +116,7 @@ recompute() {
 }
 
 # Each run with another number of ranks and another microbatch. The complete matrix has twenty runs of one step each; else
-# the first six steps, which reach the second and the fourth epoch, are runs of their own.
+# the first six steps, three epochs, are runs of their own.
 resume() {
     local n=(1 2 4 3 1 8 1 2 5 1 3 7 2 1 6 4 1 2 1 3) m=(auto 1 2 3) ends=(1 2 3 4 5 6 13 20) i=0 end device
     ! complete || mapfile -t ends < <(seq 20)
