@@ -87,3 +87,32 @@ void attention_problem_destroy(attention_problem *x) {
     clt_free(x->ids);
     clt_free(x);
 }
+
+attention_uploaded attention_upload(int device, const attention_problem *x) {
+    attention_uploaded u = {0};
+    const clt_ref_attention_params *p = &x->p;
+    const clt_dtype type = x->s.type;
+    for (int i = 0; i < 3; i++) {
+        bool shared = x->s.fused && i > 0;
+        u.qkv[i] = shared ? u.qkv[0] : tu_upload_as(device, type, x->qkv[i], x->n_qkv[i]);
+        u.dqkv[i] = shared ? u.dqkv[0] : tu_upload_as(device, type, x->dqkv[i], x->n_qkv[i]);
+    }
+    u.o = tu_upload_as(device, type, x->o, x->n_o);
+    u.lse = tu_upload(device, x->lse, x->n_lse);
+    clt_ref dout = tu_upload_as(device, type, x->dout, x->n_o);
+    clt_attention_params f = x->call;
+    f.q.ref = u.qkv[0], f.o.ref = u.o, f.lse = u.lse;
+    f.k.ref = clt_ref_at(u.qkv[1], (uint64_t)(p->k - x->qkv[1]));
+    f.v.ref = clt_ref_at(u.qkv[2], (uint64_t)(p->v - x->qkv[2]));
+    if (p->slopes) f.slopes = tu_upload(device, x->slopes, (size_t)p->heads);
+    if (p->seq_ids) f.seq_ids = tu_upload_i32(device, x->ids, (size_t)(p->batch * p->seq));
+    u.g = (clt_attention_grad_params){.fwd = f,
+                                      .dout = clt_tensor_of(dout, p->lddout, type),
+                                      .dq = clt_tensor_of(u.dqkv[0], p->lddq, type),
+                                      .dk = clt_tensor_of(u.dqkv[1], p->lddk, type),
+                                      .dv = clt_tensor_of(u.dqkv[2], p->lddv, type),
+                                      .accumulate_kv = p->accumulate_kv};
+    u.g.dk = clt_tensor_at(u.g.dk, 0, p->dk - x->dqkv[1]);
+    u.g.dv = clt_tensor_at(u.g.dv, 0, p->dv - x->dqkv[2]);
+    return u;
+}

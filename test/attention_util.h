@@ -33,4 +33,12 @@ void attention_problem_destroy(attention_problem *x);
 /* Rounds all tensors to the type. */
 void attention_problem_round(attention_problem *x);
 
+/* A problem on a device. Freed by tu_release. */
+typedef struct {
+    clt_ref qkv[3], dqkv[3], o, lse; /* fused: the first of qkv and of dqkv thrice */
+    clt_attention_grad_params g;
+} attention_uploaded;
+
+attention_uploaded attention_upload(int device, const attention_problem *x);
+
 #endif

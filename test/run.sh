@@ -8,7 +8,7 @@
 # "# no sanitizer: REASON" is skipped with a line. The programs of test/ops mostly wait for compilers, which
 # use one core: TEST_JOBS of them run at the same time (default: the number of cores, at most 4). Other tests
 # run alone, except scripts with a line "# at leisure: REASON", which compute for a long time: they run one
-# after the other with the lowest priority in parallel with the other scripts, unless TEST_JOBS is 1.
+# after the other with the lowest priority in parallel with the other tests, unless TEST_JOBS is 1.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 BUILD=${BUILD:-build}
@@ -84,22 +84,6 @@ programs() {
 }
 
 patterns=("$@")
-if [ $long = 0 ]; then
-    # shellcheck disable=SC2012 # the names have no special characters; the largest first, so that no long
-    # test runs alone at the end
-    mapfile -t sources < <(ls -S test/ops/test_*.c)
-    for name in $(programs "${sources[@]}"); do
-        while [ "$(jobs -pr | wc -l)" -ge "$JOBS" ]; do wait -n; done
-        started=$((started + 1))
-        run_one "$name" "$BUILD/$name" &
-    done
-    wait
-    for name in $(programs test/*/test_*.c); do
-        [[ $name != test/ops/* ]] || continue
-        started=$((started + 1))
-        run_one "$name" "$BUILD/$name"
-    done
-fi
 scripts=() leisurely=()
 for script in test/*/*.sh; do
     case $script in test/long/*) [ $long = 1 ] || continue ;; *) [ $long = 0 ] || continue ;; esac
@@ -107,12 +91,33 @@ for script in test/*/*.sh; do
     if why=$(skip_reason "$script"); then
         echo "SKIP  $script: $why"
     elif [ "$JOBS" -gt 1 ] && grep -q '^# at leisure: ' "$script"; then
-        leisurely+=("$script")
+        leisurely=("$script" "${leisurely[@]}")
     else
         scripts+=("$script")
     fi
 done
-for script in "${leisurely[@]}"; do run_one "$script" nice -n 19 bash "$script"; done &
+# Starts the scripts that run in parallel with the others: those of train/ first, at last compilers and interpreters,
+# which use all cores when nothing else runs any more.
+at_leisure() { for script in "${leisurely[@]}"; do run_one "$script" nice -n 19 bash "$script"; done & }
+
+if [ $long = 0 ]; then
+    # The longest and then the largest first, so that no long test runs alone at the end.
+    # shellcheck disable=SC2012 # the names have no special characters
+    mapfile -t sources < <({ ls test/ops/test_{attention,gemm}.c && ls -S test/ops/test_*.c; } | awk '!seen[$0]++')
+    for name in $(programs "${sources[@]}"); do
+        while [ "$(jobs -pr | wc -l)" -ge "$JOBS" ]; do wait -n; done
+        started=$((started + 1))
+        run_one "$name" "$BUILD/$name" &
+    done
+    wait
+    at_leisure
+    for name in $(programs test/*/test_*.c); do
+        [[ $name != test/ops/* ]] || continue
+        started=$((started + 1))
+        run_one "$name" "$BUILD/$name"
+    done
+fi
+[ $long = 0 ] || at_leisure
 for script in "${scripts[@]}"; do run_one "$script" bash "$script"; done
 wait
 # A test without a result, because its shell was killed, counts as failed.

@@ -23,7 +23,7 @@ typedef struct {
 } tu_living;
 
 static struct {
-    bool tiny, brief, interpreted, opened, wide;
+    bool tiny, brief, interpreted, own_rows, opened, wide;
     tu_dev dev[MAX_DEVICES];
     int devices;
     tu_living living[MAX_LIVING];
@@ -38,8 +38,10 @@ void tu_init(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--tiny")) {
             tu.tiny = tu.interpreted = true;
+        } else if (!strcmp(argv[i], "--own-rows")) {
+            tu.own_rows = true;
         } else {
-            fprintf(stderr, "usage: %s [--tiny]\n", argv[0]);
+            fprintf(stderr, "usage: %s [--tiny] [--own-rows]\n", argv[0]);
             exit(2);
         }
     }
@@ -47,6 +49,10 @@ void tu_init(int argc, char **argv) {
 
 bool tu_tiny(void) {
     return tu.tiny;
+}
+bool tu_complete(void) {
+    const char *complete = getenv("TEST_COMPLETE");
+    return complete && *complete;
 }
 bool tu_brief(void) {
     return tu.tiny || tu.brief;
@@ -124,6 +130,13 @@ const char *tu_device_name(int i) {
     return tu.dev[i].name;
 }
 
+/* With --own-rows: whether row i is one that only CPUs have or, where a table has no such rows, the first. */
+static bool is_own(const clt_variant *v, int n, int i) {
+    bool any = false;
+    for (int k = 0; k < n; k++) any |= strstr(v[k].requires, "type=cpu") != NULL;
+    return any ? strstr(v[i].requires, "type=cpu") != NULL : i == 0;
+}
+
 void tu_each_variant(const char *op, void (*run)(int device, const char *id)) {
     int cpus = 0;
     for (int d = 0; d < tu_device_count(); d++) {
@@ -132,6 +145,7 @@ void tu_each_variant(const char *op, void (*run)(int device, const char *id)) {
         const bool another_cpu = clt_device_get_facts(tu_device(d))->type == CLT_DEVICE_CPU && cpus++ > 0;
         assert_true(n > 0);
         for (int i = 0; i < n; i++) {
+            if (tu.own_rows && !is_own(v, n, i)) continue;
             print_message("[          ]   %s=%s on %s\n", op, v[i].id, tu_device_name(d));
             tu_assert_ok(clt_variant_force(tu_ops(d), op, v[i].id), "clt_variant_force");
             tu.wide = !strcmp(v[i].body, "wide") || !strcmp(v[i].body, "ring");

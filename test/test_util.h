@@ -23,10 +23,14 @@
 #include "runtime/model/clt_model.h"
 #include "runtime/ops/clt_variant.h"
 
+/* Reads --tiny and --own-rows: with this, tu_each_variant runs only a table's rows with type=cpu, or the
+ * first row of a table without them (test/ops/oclgrind.sh). */
 void tu_init(int argc, char **argv);
 /* Shapes of at most 64^3 are asked for: by --tiny, or by TEST_TINY=1 in the environment (sanitizers), which
  * leaves the checks of variants on. */
 bool tu_tiny(void);
+/* All combinations are asked for, by TEST_COMPLETE=1 in the environment (test/long/complete_ops.sh). */
+bool tu_complete(void);
 /* Fewer cases will do: with --tiny, and while tu_each_variant runs a row that is not for CPUs on a CPU device
  * that is not the first one, where the same kernels have had all cases. */
 bool tu_brief(void);

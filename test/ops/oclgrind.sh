@@ -2,18 +2,19 @@
 # Runs the operations' test programs at small shapes under Oclgrind, which interprets every kernel and reports data
 # races, accesses outside buffers and wrong API calls. Fails if a program fails or a log is not empty (Oclgrind's exit
 # code does not show what it found). Each program runs twice: as a device of no type, with the portable rows, and as a
-# CPU, with the rows for CPUs, which need more local memory than Oclgrind's default and then call no built-in functions
-# of compilers.
+# CPU, with the rows that only CPUs have (of a table without such rows the first; --own-rows), which need more local
+# memory than Oclgrind's default and then call no built-in functions of compilers.
 #
 # usage: test/ops/oclgrind.sh [PROGRAM...]     from the root, after `make`; default: every build/test/ops/test_*
 #   BUILD=dir      where the programs are (build)
 #   JOBS=n         programs at a time (2)
 #   TIME_LIMIT=s   for each program (3000)
+#   TEST_COMPLETE=1   as a CPU, all rows (test/long/oclgrind.sh)
 # timeout: 3600
 # at leisure: an interpreter of kernels, and no clock
 # no sanitizer: it checks kernels, and Oclgrind preloads a library before the sanitizer's
 set -u
-BUILD=${BUILD:-build} JOBS=${JOBS:-2} TIME_LIMIT=${TIME_LIMIT:-3000}
+BUILD=${BUILD:-build} JOBS=${JOBS:-2} TIME_LIMIT=${TIME_LIMIT:-3000} TEST_COMPLETE=${TEST_COMPLETE:-}
 command -v oclgrind >/dev/null || { echo "oclgrind is not installed (apt-get install oclgrind)"; exit 1; }
 [ $# -gt 0 ] || set -- "$BUILD"/test/ops/test_*
 [ -x "$1" ] || { echo "$1: no such program; run make first"; exit 1; }
@@ -22,10 +23,16 @@ trap 'rm -rf "$dir"' EXIT
 
 run_one() { # program, folder of its logs, "cpu" or "any"
     local name=${1##*/}.$3 start=$SECONDS rc why=
-    local as=(); [ "$3" = any ] || as=(--local-mem-size 262144 --build-options -DCLT_NO_BUILTINS)
-    if [ "$3" = any ]; then unset CLTRAIN_DEVICE_TYPE; else export CLTRAIN_DEVICE_TYPE=$3; fi
+    local as=() shapes=(--tiny)
+    if [ "$3" = any ]; then
+        unset CLTRAIN_DEVICE_TYPE
+    else
+        export CLTRAIN_DEVICE_TYPE=$3
+        as=(--local-mem-size 262144 --build-options -DCLT_NO_BUILTINS)
+        [ -n "$TEST_COMPLETE" ] || shapes+=(--own-rows)
+    fi
     CLTRAIN_NO_CACHE=1 timeout "$TIME_LIMIT" oclgrind --data-races --check-api --max-errors 20 "${as[@]}" \
-        --log "$2/$name.log" "$1" --tiny >"$2/$name.out" 2>&1
+        --log "$2/$name.log" "$1" "${shapes[@]}" >"$2/$name.out" 2>&1
     rc=$?
     [ $rc -eq 124 ] && why="still running after $TIME_LIMIT s"
     [ $rc -ne 0 ] && [ -z "$why" ] && why="exit code $rc"
@@ -40,7 +47,7 @@ run_one() { # program, folder of its logs, "cpu" or "any"
     echo "ok     $name ($((SECONDS - start)) s)"
 }
 export -f run_one
-export TIME_LIMIT
+export TIME_LIMIT TEST_COMPLETE
 
 # The longest first, so that the last one does not run alone.
 # shellcheck disable=SC2012,SC2016  # names of our own, without blanks

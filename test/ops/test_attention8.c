@@ -11,6 +11,7 @@
 
 typedef attention_shape shape;
 typedef attention_problem problem;
+typedef attention_uploaded uploaded;
 
 /* `rows` as in test_attention.c. */
 static const shape cases[] = {
@@ -72,40 +73,6 @@ static void solve_all(void) {
     }
 }
 
-typedef struct {
-    clt_ref qkv[3], dqkv[3], o, lse;
-    clt_attention_grad_params g;
-} uploaded;
-
-static uploaded upload(int device, const problem *x) {
-    uploaded u = {0};
-    const clt_ref_attention_params *p = &x->p;
-    const clt_dtype type = x->s.type;
-    for (int i = 0; i < 3; i++) {
-        bool shared = x->s.fused && i > 0;
-        u.qkv[i] = shared ? u.qkv[0] : tu_upload_as(device, type, x->qkv[i], x->n_qkv[i]);
-        u.dqkv[i] = shared ? u.dqkv[0] : tu_upload_as(device, type, x->dqkv[i], x->n_qkv[i]);
-    }
-    u.o = tu_upload_as(device, type, x->o, x->n_o);
-    u.lse = tu_upload(device, x->lse, x->n_lse);
-    clt_ref dout = tu_upload_as(device, type, x->dout, x->n_o);
-    clt_attention_params f = x->call;
-    f.q.ref = u.qkv[0], f.o.ref = u.o, f.lse = u.lse;
-    f.k.ref = clt_ref_at(u.qkv[1], (uint64_t)(p->k - x->qkv[1]));
-    f.v.ref = clt_ref_at(u.qkv[2], (uint64_t)(p->v - x->qkv[2]));
-    if (p->slopes) f.slopes = tu_upload(device, x->slopes, (size_t)p->heads);
-    if (p->seq_ids) f.seq_ids = tu_upload_i32(device, x->ids, (size_t)(p->batch * p->seq));
-    u.g = (clt_attention_grad_params){.fwd = f,
-                                      .dout = clt_tensor_of(dout, p->lddout, type),
-                                      .dq = clt_tensor_of(u.dqkv[0], p->lddq, type),
-                                      .dk = clt_tensor_of(u.dqkv[1], p->lddk, type),
-                                      .dv = clt_tensor_of(u.dqkv[2], p->lddv, type),
-                                      .accumulate_kv = p->accumulate_kv};
-    u.g.dk = clt_tensor_at(u.g.dk, 0, p->dk - x->dqkv[1]);
-    u.g.dv = clt_tensor_at(u.g.dv, 0, p->dv - x->dqkv[2]);
-    return u;
-}
-
 static const clt_variant *row_of(int device, const char *table, const char *id) {
     int n = 0;
     const clt_variant *v = clt_ops_variants(tu_ops(device), table, &n);
@@ -125,7 +92,7 @@ static void force_backward(int device, const char *id, const clt_attention_grad_
 static bool run_case(int device, const char *id, size_t c) {
     static const char *const name[] = {"dq", "dk", "dv"};
     const problem *x = solved[c];
-    uploaded u = upload(device, fresh[c]);
+    uploaded u = attention_upload(device, fresh[c]);
     char what[96];
     if (!clt_attention8_takes_forward(row_of(device, "attention8", id), &u.g.fwd)) {
         tu_release();
@@ -276,7 +243,7 @@ static void nan_reaches_later_rows_only(void **state) {
         float *at = (what ? x->qkv[2] : x->qkv[1]) + 100 * (what ? x->p.ldv : x->p.ldk) + 3;
         *at = what ? INFINITY : NAN;
         for (int d = 0; d < tu_device_count(); d++) {
-            uploaded u = upload(d, x);
+            uploaded u = attention_upload(d, x);
             tu_assert_ok(clt_op_attention8_forward(tu_ops(d), &u.g.fwd), "forward");
             const float *o = tu_download(u.o, x->n_o);
             for (int64_t i = 0; i < s.seq; i++)

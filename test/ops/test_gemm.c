@@ -376,6 +376,7 @@ static void half_pair(int device, const char *id, clt_dtype in, clt_dtype out) {
         t.m = 15, t.n = 100, t.pad = 3, t.accumulate = false;
         run_case(device, id, &t);
     }
+    if (in != out && aux != CLT_BF16 && !tu_complete()) return;
     gemm_case t = {.form = CLT_GEMM_NT, .m = 29, .n = 43, .k = 35, .pad = 1, .bias = true, .residual = true};
     t.in = in, t.out = out, t.aux = aux;
     run_case(device, id, &t);
@@ -391,12 +392,22 @@ static bool mixed(int in, int out) {
     return in && out && in != out;
 }
 
+/* Most of the time is that of the compilers: bf16 and fp16 differ in how they are read and written, so rows
+ * that a CPU uses only if its own fail take fp16 with fp16 alone, as every row does in a brief test. */
+static bool takes_pair(int device, const char *id, int in, int out) {
+    const bool spare = clt_device_get_facts(tu_device(device))->type == CLT_DEVICE_CPU &&
+                       !strstr(row_of(device, id)->requires, "type=cpu");
+    if (in == out) return in;
+    if (tu_brief()) return false;
+    if (mixed(in, out)) return !strcmp(id, "portable");
+    return !spare || tu_complete() || (in != CLT_F16 && out != CLT_F16);
+}
+
 static void halves(int device, const char *id) {
     if (!(clt_variant_param(row_of(device, id), "TYPES", 1) & 6)) return;
     for (int in = CLT_F32; in <= CLT_F16; in++)
         for (int out = CLT_F32; out <= CLT_F16; out++)
-            if ((in || out) && (!tu_brief() || in == out) && !(mixed(in, out) && strcmp(id, "portable")))
-                half_pair(device, id, (clt_dtype)in, (clt_dtype)out);
+            if (takes_pair(device, id, in, out)) half_pair(device, id, (clt_dtype)in, (clt_dtype)out);
     if (tu_brief()) return;
     gemm_case t = {.form = CLT_GEMM_NT, .m = 300, .n = 40, .k = 9001, .bias = true, .samples = 500};
     t.in = t.out = CLT_BF16;

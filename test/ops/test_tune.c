@@ -319,7 +319,8 @@ static void nothing_is_measured_once_steady(void **state) {
 
 /* --- attention --- */
 
-enum { B = 2, T = 70, H = 4, KV = 2 };
+enum { H = 4, KV = 2 };
+static int batch = 2, seq = 70; /* main reduces them under an interpreter */
 static const char *const passes[] = {"attention", "attention_backward"};
 static const clt_tune_kind *const kinds[] = {&clt_attention_tune_forward, &clt_attention_tune_backward};
 
@@ -329,11 +330,11 @@ static bool on_cpu(void) {
 
 /* A call whose tensors lie in one buffer of random numbers; log-sum-exps of 4. */
 static clt_attention_grad_params attention_call(int D, clt_dtype type) {
-    const uint64_t wide = (uint64_t)B * T * H * D, narrow = (uint64_t)B * T * KV * D;
-    clt_buffer *data = buffer(4 * wide + 4 * narrow), *stat = buffer(B * H * T);
-    tu_assert_ok(clt_buffer_fill32(stat, 0, 0x40800000u, B * H * T * 4), "fill");
+    const uint64_t wide = (uint64_t)(batch * seq * H * D), narrow = (uint64_t)(batch * seq * KV * D);
+    clt_buffer *data = buffer(4 * wide + 4 * narrow), *stat = buffer((size_t)(batch * H * seq));
+    tu_assert_ok(clt_buffer_fill32(stat, 0, 0x40800000u, (uint64_t)(batch * H * seq) * 4), "fill");
     clt_attention_grad_params g = {0};
-    g.fwd = (clt_attention_params){.batch = B, .seq = T, .heads = H, .kv_heads = KV, .head_dim = D};
+    g.fwd = (clt_attention_params){.batch = batch, .seq = seq, .heads = H, .kv_heads = KV, .head_dim = D};
     clt_attention_params *p = &g.fwd;
     clt_tensor *const q[] = {&p->q, &p->o, &g.dout, &g.dq}, *const k[] = {&p->k, &p->v, &g.dk, &g.dv};
     p->scale = 0.25f, p->window = -1;
@@ -415,7 +416,7 @@ static void attention_is_compared_with_the_oracle(void **state) {
 /* Any row that is said to be the fastest gives the words of the table's choice. */
 static void no_choice_changes_a_bit(void **state) {
     (void)state;
-    const size_t words = (size_t)B * T * (4 * H + 4 * KV) * 16;
+    const size_t words = (size_t)(batch * seq * (4 * H + 4 * KV) * 16);
     char shape[2][80];
     float *want = clt_malloc(words * sizeof *want), *got = clt_malloc(words * sizeof *got);
     clt_ops *off = open_ops(CLT_TUNE_OFF);
@@ -453,6 +454,7 @@ static void no_choice_changes_a_bit(void **state) {
 static void shapes_name_the_mask(void **state) {
     (void)state;
     clt_attention_grad_params g = attention_call(16, CLT_BF16);
+    g.fwd.batch = 2, g.fwd.seq = 70;
     char shape[80];
     clt_attention_shape(&g.fwd, false, shape, sizeof shape);
     assert_string_equal(shape, "B2 T70 H4/2 D16 bf16");
@@ -473,10 +475,12 @@ static void attention_is_measured_where_there_is_a_choice(void **state) {
     const clt_tuned *t[2];
     assert_true(*clt_op_attention_variant(ops, &g.fwd) && *clt_op_attention_backward_variant(ops, &g));
     const int n = measured(ops, t, 2);
+    char shape[80];
+    snprintf(shape, sizeof shape, "B%d T%d H4/2 D16 fp32 exact", batch, seq);
     assert_int_equal(n, on_cpu() ? 0 : 2);
     for (int i = 0; i < n; i++) {
         assert_string_equal(t[i]->op, passes[i]);
-        assert_string_equal(t[i]->shape, "B2 T70 H4/2 D16 fp32 exact");
+        assert_string_equal(t[i]->shape, shape);
         assert_true(t[i]->seconds > 0 && t[i]->error == 0);
     }
     free_attention(&g);
@@ -485,6 +489,7 @@ static void attention_is_measured_where_there_is_a_choice(void **state) {
 
 int main(int argc, char **argv) {
     tu_init(argc, argv);
+    if (tu_tiny()) batch = 1, seq = 18; /* two blocks of the smallest rows */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_shape_is_measured_once),
         cmocka_unit_test(a_full_device_is_not_tuned_and_runs),

@@ -1,11 +1,12 @@
 #!/bin/bash
-# The functions of a group on two hosts (test/hosts.sh): all of them on 2, 3 and 4 ranks, and what the other ranks do
-# when one stalls. Needs root and the right to make namespaces.
+# The functions of a group on two hosts (test/hosts.sh): all of them on 3 and 4 ranks, with TEST_COMPLETE=1
+# (test/long/group_hosts.sh) on 2, too, and what the other ranks do when one stalls. Needs root and the right to make
+# namespaces.
 cd "$(dirname "$0")/../.." && . test/lib.sh && . test/hosts.sh || exit 1
 needs_mpirun
 two_hosts
 export CLTRAIN_COMM_TIMEOUT=60
-for ranks in 2 3 4; do
+for ranks in ${TEST_COMPLETE:+2} 3 4; do
     began=$(now)
     on_hosts $ranks "$BUILD/test/train/test_group" >"$log" 2>&1 && grep -qx "$ranks ranks, mpi: all the same" "$log"
     report "$ranks ranks on two hosts" $?

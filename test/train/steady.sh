@@ -2,7 +2,8 @@
 # After the first step a run allocates no device memory and compiles nothing, also with evaluations,
 # checkpoints and a short last batch, at every stage of sharding. The device memory of a run is within 5 % of
 # what `cltrain plan` prints. No program makes PoCL read its full list of declarations, which would slow down warm starts.
-# timeout: 600
+# timeout: 1800
+# at leisure: it compares bytes, and no clock
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 export CLTRAIN_ASSERT_STEADY=1
 

@@ -1,0 +1,10 @@
+#!/bin/bash
+# The tests of operations whose cases are too many for every change: all combinations of types and options of attention and
+# of matrix products, which take minutes of compilers.
+# timeout: 3600
+cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
+for name in test_attention test_gemm; do
+    TEST_COMPLETE=1 "$BUILD/test/ops/$name" >"$log" 2>&1
+    report "$name complete" $?
+done
+finish
