@@ -80,7 +80,7 @@ bool clt_gemm_fp8_takes(const clt_variant *v, const clt_gemm_fp8_params *p) {
     return is_in(v, "FORMATS", (int)p->a.format) && is_in(v, "FORMATS", (int)p->b.format) &&
            is_in(v, "SPLITS", p->split) && is_in(v, "TYPES", (int)p->to.c.type) &&
            is_in(v, "TYPES", (int)clt_gemm_aux_type(&p->to)) &&
-           (!is_of_pieces(v) || clt_gemm_fp8_pieces_takes(p));
+           (!is_of_pieces(v) || clt_gemm_fp8_pieces_takes(v, p));
 }
 
 static bool can_do(const clt_variant *v, const void *call) {

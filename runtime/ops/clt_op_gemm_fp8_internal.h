@@ -24,7 +24,7 @@ clt_status clt_gemm_fp8_wgmma(clt_ops *ops, const clt_variant *v, const clt_gemm
 clt_tensor_map_params clt_gemm_fp8_box(const clt_codes8 *m, int64_t rows, int64_t k, int64_t lines);
 /* The body `gemm_wgmma` (clt_op_gemm_fp8_pieces.c): whether it supports a call, the call, and the memory that
  * a call needs. */
-bool clt_gemm_fp8_pieces_takes(const clt_gemm_fp8_params *p);
+bool clt_gemm_fp8_pieces_takes(const clt_variant *v, const clt_gemm_fp8_params *p);
 clt_status clt_gemm_fp8_pieces(clt_ops *ops, const clt_variant *v, const clt_gemm_fp8_params *p);
 clt_status clt_gemm_fp8_pieces_prepare(clt_ops *ops, const clt_variant *v, const clt_gemm_fp8_params *p);
 /* A clt_variant_check: compares row v with the oracle (clt_op_gemm_fp8_check.c). ctx: the call, of which the

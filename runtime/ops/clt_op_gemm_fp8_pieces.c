@@ -12,13 +12,14 @@ static bool fits(const clt_gemm_params *p, const clt_tensor *t) {
     return p->n * (int64_t)clt_dtype_bytes(t->type) % 16 == 0 && clt_tensor_map_fits(&box);
 }
 
-/* A bias, and in fp32 a residual; or accumulation. */
-bool clt_gemm_fp8_pieces_takes(const clt_gemm_fp8_params *p) {
+/* Nothing besides the product, or accumulation; with four boxes also a bias and, in fp32, a residual. */
+bool clt_gemm_fp8_pieces_takes(const clt_variant *v, const clt_gemm_fp8_params *p) {
     const clt_gemm_params *to = &p->to;
-    const uint32_t flags = clt_gemm_flags(to);
+    const uint32_t flags = clt_gemm_flags(to), more = CLT_EP_BIAS | CLT_EP_RESIDUAL;
     if (!fits(to, &to->c)) return false;
-    if (flags & CLT_EP_RESIDUAL && !(to->c.type == CLT_F32 && fits(to, &to->residual))) return false;
-    return flags == CLT_EP_ACCUMULATE || !(flags & ~(uint32_t)(CLT_EP_BIAS | CLT_EP_RESIDUAL));
+    if (!flags || flags == CLT_EP_ACCUMULATE) return true;
+    if (flags & ~more || clt_variant_param(v, "BOXES", 4) != 4) return false;
+    return !(flags & CLT_EP_RESIDUAL) || (to->c.type == CLT_F32 && fits(to, &to->residual));
 }
 
 static clt_wgmma_plan plan_on(const clt_device *dev, const clt_variant *v, const clt_gemm_params *to) {

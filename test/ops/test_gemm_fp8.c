@@ -371,6 +371,7 @@ static void fast_rows_are_near(void **state) {
         {333, 664, 8208, CLT_FP8_E5M2, .split = true, .out = CLT_BF16, .finite = true, .aligned = true},
         {333, 664, 8208, .bias = true, .out = CLT_F16, .pad = 8, .finite = true, .aligned = true},
         {2100, 2052, 272, .residual = true, .finite = true, .aligned = true},
+        {2100, 2056, 528, .out = CLT_BF16, .finite = true, .aligned = true},
         {2100, 2056, 1040, CLT_FP8_E5M2, .split = true, .out = CLT_BF16, .finite = true, .aligned = true}};
     int rows = 0;
     for (int d = 0; d < tu_device_count(); d++) {

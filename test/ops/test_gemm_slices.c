@@ -11,8 +11,7 @@ enum { GROUPS = 12, M = 200, N = 600, LDC = 616, TILES_M = 2, MOST_TILES = 8, LO
 
 static const char kernel_text[] =
     "#include \"../gemm/gemm_epilogue.clh\"\n"
-    "#define MB 1\n"
-    "#define BM (WGS * 64)\n"
+    "#define BM (WGS * MB * 64)\n"
     "#define BOX_BYTES 8192\n"
     "#define SLICES 1\n"
     "#define LOOKS_AHEAD 0\n"
@@ -60,17 +59,18 @@ static const char kernel_text[] =
 
 typedef struct {
     const char *what;
-    uint32_t wgs, bn; /* tiles of wgs * 64 x bn */
+    uint32_t wgs, mb, bn; /* tiles of wgs * mb * 64 x bn */
     uint32_t steps, group, tiles[LOTS], pieces[LOTS];
     bool accumulate;
 } slices_case;
 
 static const slices_case cases[] = {
-    {"one lot", 2, 256, 3, 8, {6, 0}, {2, 0}, false},
-    {"two lots behind whole tiles", 2, 256, 7, 8, {3, 2}, {2, 3}, true},
-    {"many pieces, rows of tiles alone", 2, 256, 23, 1, {2, 1}, {4, 9}, false},
-    {"three warpgroups", 3, 192, 5, 8, {3, 5}, {4, 2}, true},
-    {"three warpgroups, many pieces, rows of tiles alone", 3, 192, 23, 1, {1, 1}, {11, 7}, false},
+    {"one lot", 2, 1, 256, 3, 8, {6, 0}, {2, 0}, false},
+    {"two lots behind whole tiles", 2, 1, 256, 7, 8, {3, 2}, {2, 3}, true},
+    {"many pieces, rows of tiles alone", 2, 1, 256, 23, 1, {2, 1}, {4, 9}, false},
+    {"three warpgroups", 3, 1, 192, 5, 8, {3, 5}, {4, 2}, true},
+    {"two blocks of rows", 2, 2, 128, 7, 8, {3, 2}, {3, 5}, true},
+    {"three warpgroups, many pieces, rows of tiles alone", 3, 1, 192, 23, 1, {1, 1}, {11, 7}, false},
 };
 
 typedef struct {
@@ -88,7 +88,8 @@ static uint32_t whole_tiles(const slices_case *t) {
 static clt_kernel *kernel_of(int d, const slices_case *t, const char *name) {
     char options[64];
     clt_kernel *k;
-    snprintf(options, sizeof options, "-DWGS=%u -DBN=%u -DEP=%d", t->wgs, t->bn, t->accumulate ? 32 : 0);
+    snprintf(options, sizeof options, "-DWGS=%u -DMB=%u -DBN=%u -DEP=%d", t->wgs, t->mb, t->bn,
+             t->accumulate ? 32 : 0);
     tu_assert_ok(clt_kernel_from_text(tu_device(d), "test/gemm_slices.cl", kernel_text, name, options, &k),
                  name);
     return k;
@@ -142,7 +143,7 @@ static size_t place(const slices_case *t, int i, int j) {
 
 /* Adds the pieces in their order, then c, in fp32. */
 static void expect(const slices_case *t, const found_piece *p, int n, const float *part, float *c) {
-    const int64_t across = tiles_n(t), bm = t->wgs * 64, bn = t->bn;
+    const int64_t across = tiles_n(t), bm = t->wgs * t->mb * 64, bn = t->bn;
     const size_t piece = (size_t)(bm * bn);
     for (int x = 0; x < n; x++) {
         if (p[x].tile < whole_tiles(t) || p[x].k0 > 0) continue;
@@ -163,7 +164,7 @@ static void add_up(int d, const slices_case *t) {
     found_piece found[64];
     const int n = deal_out(d, t, found);
     const uint32_t numbers = t->tiles[0] * t->pieces[0] + t->tiles[1] * t->pieces[1];
-    const size_t words = (size_t)numbers * t->wgs * 64 * t->bn, global = GROUPS, one = 1;
+    const size_t words = (size_t)numbers * t->wgs * t->mb * 64 * t->bn, global = GROUPS, one = 1;
     float *part = tu_random(words, 1, 1.0f), *c = tu_random((size_t)M * LDC, 2, 1.0f);
     int32_t flags[MOST_TILES];
     for (uint32_t i = 0; i < MOST_TILES; i++) /* as if every warpgroup had sent all of them */

@@ -13,7 +13,7 @@ static const float scale_of[2] = {3.0f, 5.0f}; /* of a and b */
 
 typedef struct {
     const char *name;
-    enum { FORWARD, DATA, WEIGHTS } pass;
+    enum { FORWARD, RESIDUAL, DATA, WEIGHTS } pass; /* RESIDUAL: forward, added to a residual in fp32 */
     int64_t m, n, k;
 } fp8_shape;
 
@@ -29,7 +29,8 @@ typedef struct {
     clt_gemm_fp8_params p;
     clt_gemm_params plain;
     operand a, w;
-    clt_ref c, c_plain;
+    clt_ref c, c_plain, residual;
+    float *residual_host;
 } fp8_work;
 
 static clt_status call_ours(void *ctx) {
@@ -74,25 +75,31 @@ static void set_plain(const fp8_shape *s, fp8_work *w) {
     w->plain.a = clt_tensor_of(w->a.x, tn ? s->m : s->k, type);
     w->plain.b = clt_tensor_of(w->w.x, tn || nn ? s->n : s->k, type);
     w->plain.c = clt_tensor_of(w->c_plain, s->n, w->p.to.c.type);
+    w->plain.residual = w->p.to.residual;
 }
 
 static clt_status make_work(bench *b, const fp8_shape *s, fp8_work *w) {
-    const clt_dtype out = s->pass == WEIGHTS ? CLT_F32 : b->type;
+    const bool adds = s->pass == RESIDUAL, split = s->pass == DATA || s->pass == WEIGHTS;
+    const clt_dtype out = adds || s->pass == WEIGHTS ? CLT_F32 : b->type;
+    const uint64_t outputs = (uint64_t)(s->m * s->n);
     *w = (fp8_work){.b = b};
-    CLT_TRY(make_operand(b, s->m, s->k, s->pass == FORWARD ? CLT_FP8_E4M3 : CLT_FP8_E5M2, 0, &w->a));
+    CLT_TRY(make_operand(b, s->m, s->k, split ? CLT_FP8_E5M2 : CLT_FP8_E4M3, 0, &w->a));
     CLT_TRY(make_operand(b, s->n, s->k, CLT_FP8_E4M3, 1, &w->w));
-    CLT_TRY(bench_tensor_as(b, out, (uint64_t)(s->m * s->n), 3, "bench", &w->c, NULL));
-    CLT_TRY(bench_tensor_as(b, out, (uint64_t)(s->m * s->n), 3, "bench", &w->c_plain, NULL));
-    w->p = (clt_gemm_fp8_params){.a = w->a.codes, .b = w->w.codes, .split = s->pass != FORWARD};
+    CLT_TRY(bench_tensor_as(b, out, outputs, 3, "bench", &w->c, NULL));
+    CLT_TRY(bench_tensor_as(b, out, outputs, 3, "bench", &w->c_plain, NULL));
+    if (adds) CLT_TRY(bench_tensor_as(b, out, outputs, 4, "bench", &w->residual, &w->residual_host));
+    w->p = (clt_gemm_fp8_params){.a = w->a.codes, .b = w->w.codes, .split = split};
     w->p.to = (clt_gemm_params){.m = s->m, .n = s->n, .k = clt_codes8_k(s->k)};
     w->p.to.c = clt_tensor_of(w->c, s->n, out), w->p.to.pre.type = out;
+    if (adds) w->p.to.residual = clt_tensor_of(w->residual, s->n, out);
     set_plain(s, w);
     return CLT_OK;
 }
 
 static void free_work(fp8_work *w) {
     free_operand(&w->a), free_operand(&w->w);
-    bench_free(w->c), bench_free(w->c_plain);
+    bench_free(w->c), bench_free(w->c_plain), bench_free(w->residual);
+    clt_free(w->residual_host);
 }
 
 static clt_ref_codes8 host_codes(const operand *o, int which, int64_t rows, int64_t k) {
@@ -114,6 +121,7 @@ static clt_status check(fp8_work *w, const fp8_shape *s, bench_row *row) {
     float *got = clt_malloc((size_t)(to->m * to->n) * sizeof *got);
     clt_ref_gemm_fp8_params r = {host_codes(&w->a, 0, to->m, s->k), host_codes(&w->w, 1, to->n, s->k),
                                  w->p.split, clt_ref_gemm_of(to)};
+    r.to.residual = w->residual_host;
     clt_status st = call_ours(w);
     if (st == CLT_OK) st = clt_ref_read_as(w->c, to->c.type, got, (uint64_t)(to->m * to->n));
     row->checked = row->ok = true;
@@ -145,7 +153,7 @@ static clt_status measure(bench *b, const bench_call call[2], void *ctx, double 
 }
 
 static clt_status run_shape(bench *b, const fp8_shape *s) {
-    static const char *const pass[] = {"forward", "data grad", "weight grad"};
+    static const char *const pass[] = {"forward", "residual", "data grad", "weight grad"};
     fp8_work w;
     bench_row row = {.flops = 2.0 * (double)s->m * (double)s->n * (double)s->k, .type = b->type};
     snprintf(row.op, sizeof row.op, "fp8 %s", pass[s->pass]);
@@ -158,7 +166,8 @@ static clt_status run_shape(bench *b, const fp8_shape *s) {
     if (st == CLT_OK && b->check) st = check(&w, s, &row);
     if (st == CLT_OK) {
         const double bytes = (double)clt_dtype_bytes(w.p.to.c.type);
-        row.bytes = (double)s->k * (double)(s->m + s->n) + bytes * (double)s->m * (double)s->n;
+        const double outputs = (double)s->m * (double)s->n * (s->pass == RESIDUAL ? 2.0 : 1.0);
+        row.bytes = (double)s->k * (double)(s->m + s->n) + bytes * outputs;
         row.seconds = seconds[0];
         row.anchor_seconds[BENCH_GEMM] = seconds[1];
         snprintf(row.variant, sizeof row.variant, "%s", clt_op_gemm_fp8_variant(b->ops, &w.p));
@@ -249,10 +258,13 @@ static clt_status run_layers(bench *b, int64_t d, int64_t tokens) {
     } layer[] = {{"qkv", 3 * d, d}, {"out", d, d}, {"up", 4 * d, d}, {"down", d, 4 * d}};
     for (size_t i = 0; i < CLT_COUNT_OF(layer); i++) {
         const int64_t out = layer[i].out, in = layer[i].in;
+        const bool adds = i % 2 != 0; /* to the residual stream */
         const fp8_shape s[] = {{layer[i].name, FORWARD, tokens, out, in},
+                               {layer[i].name, RESIDUAL, tokens, out, in},
                                {layer[i].name, DATA, tokens, in, out},
                                {layer[i].name, WEIGHTS, out, in, tokens}};
-        for (size_t f = 0; f < CLT_COUNT_OF(s); f++) CLT_TRY(run_shape(b, &s[f]));
+        for (size_t f = 0; f < CLT_COUNT_OF(s); f++)
+            if (s[f].pass != RESIDUAL || adds) CLT_TRY(run_shape(b, &s[f]));
     }
     CLT_TRY(run_cast(b, "activations", tokens, d, PLAIN, 3));
     CLT_TRY(run_cast(b, "hidden", tokens, 4 * d, PLAIN, 3));
@@ -286,7 +298,8 @@ int bench_fp8(int argc, char **argv) {
         .name = "fp8",
         .summary =
             "Measures products of 8-bit floating point with a scale for each tensor: a layer's forward pass "
-            "(E4M3), its data gradient and its weight gradient (E5M2 by E4M3, split sums), and the casts. "
+            "(E4M3; residual: c = residual + product in fp32), its data gradient and its weight gradient "
+            "(E5M2 by E4M3, split sums), and the casts. "
             "Column gemm is the time of the product of --type divided by ours, column copy that of copying "
             "what is cast.",
         .examples = "  clbench fp8 --suite mpt-small --check\n"

@@ -52,7 +52,8 @@ void clt_ref_gemm_fp8(const clt_ref_gemm_fp8_params *p) {
     clt_parallel_for((size_t)p->to.m, small ? 1 : 0, gemm_row, &all);
 }
 
-/* What a matrix unit makes of output (i, j): the exact sum, and a bound of what the unit loses. */
+/* What a matrix unit makes of output (i, j): the exact sum, and a bound of what the unit loses. Without split
+ * the sum of a piece that starts at some k is a difference of two partial sums from 0. */
 typedef struct {
     double sum, size, lost;
 } unit_sum;
@@ -60,17 +61,19 @@ typedef struct {
 static unit_sum sum_of_unit(const clt_ref_gemm_fp8_params *p, int64_t i, int64_t j) {
     enum { AT_ONCE = 32, SPLIT = 128 }; /* products of an instruction, and before a sum leaves the unit */
     unit_sum all = {0};
-    double partial = 0;
+    double partial = 0, low = 0, high = 0; /* low, high: of earlier k at which a piece may start */
     for (int64_t k = 0; k < p->to.k; k += AT_ONCE) {
         if (p->split && k % SPLIT == 0) partial = 0;
-        double largest = fabs(partial), before = partial;
+        double largest = fmax(high - partial, partial - low), before = partial;
         for (int64_t e = k; e < CLT_MIN(k + AT_ONCE, p->to.k); e++) {
             const double ab = (double)value(&p->a, i, e) * (double)value(&p->b, j, e);
             partial += ab, all.size += fabs(ab);
             largest = fmax(largest, fabs(ab));
         }
         all.sum += partial - before;
-        all.lost += (AT_ONCE + 2) * 0x1p-13 * fmax(largest, fabs(partial));
+        largest = fmax(largest, fmax(high - partial, partial - low));
+        all.lost += (AT_ONCE + 2) * 0x1p-13 * largest;
+        if (!p->split) low = fmin(low, partial), high = fmax(high, partial);
     }
     return all;
 }
