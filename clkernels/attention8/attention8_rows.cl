@@ -6,8 +6,8 @@
  *
  * LANES work-items have a row, each every LANES-th eight of its elements. Local {WG}.
  * Options: those of attention.clh; LANES, a power of two that divides WG, and WG; VECTOR 1: heads, pitches and
- * places of tensors are multiples of 8 elements; VALUES 1: key and value rows are also stored times their scales
- * (K_VALUES, V_VALUES), and NUMBERS of v are not where V_NUMBERS is 0. */
+ * places of tensors are multiples of 8 elements; K_NUMBERS, K_VALUES, V_NUMBERS, V_VALUES 1: rows of k and v are
+ * stored as whole numbers, and as those times their scale. */
 #include "attention8.clh"
 
 #ifndef LANES
@@ -61,9 +61,16 @@ static inline uint take_row(float8 *x, __global const ELEM *row, int lane) {
 }
 /* The largest number of a row's items; red: from its first item on. */
 static inline uint row_most(__local const uint *red) {
+#if LANES % 4
     uint most = 0;
     for (int l = 0; l < LANES; l++) most = max(most, red[l]);
     return most;
+#else
+    uint4 most = 0;
+    for (int l = 0; l < LANES / 4; l++) most = max(most, ((__local const uint4 *)red)[l]);
+    const uint2 two = max(most.lo, most.hi);
+    return max(two.x, two.y);
+#endif
 }
 
 static inline float8 whole8(float8 x, uint scale_bits) {
@@ -93,7 +100,7 @@ attention8_rows(__global const ELEM *q, ulong q_off, uint ldq, __global const EL
                 __global const ELEM *v, ulong v_off, uint ldv, __global ushort *numbers, ulong q_to, ulong k_to,
                 ulong v_to, ulong k_values, ulong v_values, __global float *scales, ulong qs_to, ulong ks_to,
                 ulong vs_to, uint seq, uint heads, uint kv_heads) {
-    __local uint red[2 * WG];
+    __local uint red[2 * WG] __attribute__((aligned(16)));
     const size_t i = get_global_id(0) / LANES, b = get_global_id(2);
     const int item = get_local_id(0), lane = item % LANES;
     const bool keys = get_global_id(1) >= heads, exists = i < seq;
@@ -110,7 +117,7 @@ attention8_rows(__global const ELEM *q, ulong q_off, uint ldq, __global const EL
         red[WG + item] = most_v;
         barrier(CLK_LOCAL_MEM_FENCE);
         most = row_most(red + item - lane);
-        most_v = row_most(red + WG + item - lane);
+        if (keys) most_v = row_most(red + WG + item - lane);
     }
     if (!exists) return;
     const uint s = scale8_bits(most), own = scale8_bits(most_v), sv = s == CLT_NAN_BITS ? s : own;
@@ -160,7 +167,7 @@ attention8_dout(__global const ELEM *dout, ulong dout_off, uint lddout, __global
 #if LANES > 1
     /* Rows are 16 bytes longer than their elements, so that the items of the chains read different banks. */
     __local float4 ns[ROWS * (2 * LANES + 1)], os[ROWS * (2 * LANES + 1)];
-    __local uint red[WG];
+    __local uint red[WG] __attribute__((aligned(16)));
     const int at = item / LANES * (2 * LANES + 1) + 2 * lane;
     red[item] = most;
     barrier(CLK_LOCAL_MEM_FENCE);

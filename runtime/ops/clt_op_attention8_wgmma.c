@@ -149,7 +149,8 @@ static clt_status backward(clt_ops *ops, const clt_variant *v, const clt_attenti
                            const input *in) {
     const params *p = &g->fwd;
     const bool values = has_values(v);
-    const clt_ref own_k = values ? in->k_values : in->k.numbers, v_rows = values ? in->v_values : in->v.numbers;
+    const clt_ref own_k = values ? in->k_values : in->k.numbers,
+                  v_rows = values ? in->v_values : in->v.numbers;
     pass keys = {.own = {own_k, v_rows},
                  .other = {in->q.numbers, in->dout.numbers},
                  .own_heads = p->kv_heads,
