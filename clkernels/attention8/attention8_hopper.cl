@@ -343,6 +343,7 @@ INLINE void store_row(__global ELEM *to, int i, uint seq, int column, const floa
     PRODUCT(s, qw, BM, at.k + stage * KV_BYTES, 64)                                                           \
     CLT_MMA_COMMIT();                                                                                         \
     CLT_BAR_WAIT(at.v_bar + v_stage * 16, v_parity);                                                          \
+    CLT_MMA_FENCE(); /* the loop above would need one, which the assembler does not add where it diverges */   \
     ROW_SUMS(sum, p, at.v + v_stage * KV_BYTES, 64)                                                           \
     CLT_MMA_COMMIT();                                                                                         \
     TURN_PASS(w);                                                                                             \
