@@ -6,7 +6,7 @@
 #include "runtime/ops/clt_dropout.h"
 #include "runtime/ops/clt_op_attention8_internal.h"
 
-enum { ROW_ITEMS = 64, GPU_LANES = 16 }; /* work-items of a group of attention8_rows, and for a row */
+enum { ROW_ITEMS = 64, GPU_ROW_ITEMS = 128 }; /* work-items of a group of attention8_rows */
 
 typedef clt_attention_params params;
 typedef clt_attention_grad_params grad_params;
@@ -34,6 +34,8 @@ static void place_input(const params *p, input *in, uint64_t *numbers, uint64_t 
         *numbers += CLT_ROUND_UP(rows_of(p, heads[t]) * pitch_of(p), 64);
         *floats += CLT_ROUND_UP(rows_of(p, heads[t]), 32);
     }
+    in->k_values.off = *numbers, in->v_values.off = in->v.numbers.off;
+    *numbers += CLT_ROUND_UP(rows_of(p, p->kv_heads) * pitch_of(p), 64);
     in->delta.off = *floats;
     in->lse.off = *floats + CLT_ROUND_UP(rows_of(p, p->heads), 32);
     *floats = in->lse.off + rows_of(p, p->heads);
@@ -54,47 +56,86 @@ static clt_status make_input(clt_ops *ops, const params *p, input *in) {
     CLT_TRY(clt_ops_scratch(ops, 1, floats * sizeof(float), &f));
     clt_attention8_rows *const all[] = {&in->q, &in->k, &in->v, &in->dout};
     for (int t = 0; t < 4; t++) all[t]->numbers.buf = n, all[t]->scales.buf = f;
+    in->k_values.buf = in->v_values.buf = n;
     in->delta.buf = in->lse.buf = f;
     return CLT_OK;
 }
 
-/* Rounds tensor x. Rows without a scale in `other` (if it has a buffer) get none. */
-static clt_status round_tensor(clt_ops *ops, const clt_variant *v, const params *p, const clt_tensor *x,
-                               int64_t heads, const clt_attention8_rows *to, clt_ref other) {
-    const bool cpu = clt_device_get_facts(clt_ops_device(ops))->type == CLT_DEVICE_CPU;
-    const size_t lanes = cpu ? 1 : GPU_LANES;
-    char options[CLT_ATTENTION_OPTIONS + 32];
-    clt_kernel *k;
-    snprintf(options, sizeof options, " -DHEAD_DIM=%lld -DTYPE=%d -DLANES=%zu", (long long)p->head_dim,
-             (int)p->q.type, lanes);
-    CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->uses, "attention8_rows", options, &k));
-    const clt_ref some = other.buf ? other : to->scales;
-    const clt_arg args[] = {CLT_REF(x->ref),     CLT_U32(x->ld), CLT_REF(to->numbers),
-                            CLT_REF(to->scales), CLT_REF(some),  CLT_U32(other.buf != NULL),
-                            CLT_U32(p->seq),     CLT_U32(heads)};
-    const size_t global = CLT_ROUND_UP((size_t)p->seq * lanes, (size_t)ROW_ITEMS);
-    return clt_launch(k, 3, (size_t[]){global, (size_t)heads, (size_t)p->batch}, (size_t[]){ROW_ITEMS, 1, 1},
-                      args, CLT_COUNT_OF(args));
-}
-
-static clt_status round_qkv(clt_ops *ops, const clt_variant *v, const params *p, const input *in) {
-    CLT_TRY(round_tensor(ops, v, p, &p->q, p->heads, &in->q, clt_ref_none()));
-    CLT_TRY(round_tensor(ops, v, p, &p->k, p->kv_heads, &in->k, clt_ref_none()));
-    return round_tensor(ops, v, p, &p->v, p->kv_heads, &in->v, in->k.scales);
-}
-
-static clt_status make_delta(clt_ops *ops, const clt_variant *v, const grad_params *g, const input *in) {
-    const params *p = &g->fwd;
+/* How the rows' kernels run on this device: work-items of a group, and for a row. */
+typedef struct {
+    size_t items, lanes;
     char options[CLT_ATTENTION_OPTIONS];
+} row_launch;
+
+/* Whether a work-item may read eight elements of each of n tensors at once. */
+static bool have_eights(const params *p, const clt_tensor *const *x, size_t n) {
+    bool all = p->head_dim % 8 == 0;
+    for (size_t i = 0; i < n; i++) all = all && x[i]->ld % 8 == 0 && x[i]->ref.off % 8 == 0;
+    return all;
+}
+
+static row_launch row_launch_of(clt_ops *ops, const params *p, bool eights) {
+    const clt_device_facts *facts = clt_device_get_facts(clt_ops_device(ops));
+    row_launch r = {.items = ROW_ITEMS, .lanes = 1};
+    if (facts->type != CLT_DEVICE_CPU) {
+        if (facts->max_work_group >= GPU_ROW_ITEMS) r.items = GPU_ROW_ITEMS;
+        while (r.lanes * 8 < pitch_of(p)) r.lanes *= 2;
+    }
+    snprintf(r.options, sizeof r.options, " -DHEAD_DIM=%lld -DTYPE=%d -DLANES=%zu -DWG=%zu -DVECTOR=%d",
+             (long long)p->head_dim, (int)p->q.type, r.lanes, r.items, eights);
+    return r;
+}
+
+static clt_status launch_rows(clt_kernel *k, const row_launch *r, const params *p, int64_t heads,
+                              const arg_list *l) {
+    const size_t global = CLT_ROUND_UP((size_t)p->seq * r->lanes, r->items);
+    return clt_launch(k, 3, (size_t[]){global, (size_t)heads, (size_t)p->batch}, (size_t[]){r->items, 1, 1},
+                      l->a, l->n);
+}
+
+/* Rounds q, k and v. A row of the table with VALUES reads rows of k and v times their scales: in the forward
+ * pass of k instead of the whole numbers, in the backward pass of both, of v instead of them. */
+static clt_status round_qkv(clt_ops *ops, const clt_variant *v, const params *p, const input *in,
+                            bool backward) {
+    const clt_tensor *const all[] = {&p->q, &p->k, &p->v};
+    row_launch r = row_launch_of(ops, p, have_eights(p, all, CLT_COUNT_OF(all)));
     clt_kernel *k;
-    CLT_TRY(round_tensor(ops, v, p, &g->dout, p->heads, &in->dout, clt_ref_none()));
-    snprintf(options, sizeof options, " -DHEAD_DIM=%lld -DTYPE=%d", (long long)p->head_dim, (int)p->q.type);
-    CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->uses, "attention8_delta", options, &k));
-    const clt_arg args[] = {CLT_REF(in->dout.numbers), CLT_REF(in->dout.scales), CLT_REF(p->o.ref),
-                            CLT_U32(p->o.ld),          CLT_REF(in->delta),       CLT_REF(p->lse),
-                            CLT_REF(in->lse),          CLT_U32(p->seq),          CLT_U32(p->heads)};
-    return clt_launch(k, 3, (size_t[]){(size_t)p->seq, (size_t)p->heads, (size_t)p->batch}, NULL, args,
-                      CLT_COUNT_OF(args));
+    arg_list l = {.n = 0};
+    if (clt_variant_param(v, "VALUES", 0)) {
+        const size_t n = strlen(r.options);
+        snprintf(r.options + n, sizeof r.options - n, "%s",
+                 backward ? " -DK_VALUES=1 -DV_NUMBERS=0 -DV_VALUES=1" : " -DK_NUMBERS=0 -DK_VALUES=1");
+    }
+    CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->uses, "attention8_rows", r.options, &k));
+    for (size_t i = 0; i < CLT_COUNT_OF(all); i++) clt_attention_add_tensor(&l, *all[i]);
+    const clt_ref to[] = {in->q.numbers, in->k.numbers, in->v.numbers, in->k_values, in->v_values};
+    const clt_ref scales[] = {in->q.scales, in->k.scales, in->v.scales};
+    clt_attention_add(&l, CLT_BUF(in->q.numbers.buf));
+    for (size_t i = 0; i < CLT_COUNT_OF(to); i++) clt_attention_add(&l, CLT_U64(to[i].off));
+    clt_attention_add(&l, CLT_BUF(in->q.scales.buf));
+    for (size_t i = 0; i < CLT_COUNT_OF(scales); i++) clt_attention_add(&l, CLT_U64(scales[i].off));
+    clt_attention_add(&l, CLT_U32(p->seq));
+    clt_attention_add(&l, CLT_U32(p->heads));
+    clt_attention_add(&l, CLT_U32(p->kv_heads));
+    return launch_rows(k, &r, p, p->heads + p->kv_heads, &l);
+}
+
+static clt_status round_dout(clt_ops *ops, const clt_variant *v, const grad_params *g, const input *in) {
+    const params *p = &g->fwd;
+    const clt_tensor *const all[] = {&g->dout, &p->o};
+    const row_launch r = row_launch_of(ops, p, have_eights(p, all, CLT_COUNT_OF(all)));
+    clt_kernel *k;
+    arg_list l = {.n = 0};
+    CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->uses, "attention8_dout", r.options, &k));
+    for (size_t i = 0; i < CLT_COUNT_OF(all); i++) clt_attention_add_tensor(&l, *all[i]);
+    clt_attention_add_ref(&l, in->dout.numbers);
+    clt_attention_add_ref(&l, in->dout.scales);
+    clt_attention_add(&l, CLT_U64(in->delta.off));
+    clt_attention_add(&l, CLT_U64(in->lse.off));
+    clt_attention_add_ref(&l, p->lse);
+    clt_attention_add(&l, CLT_U32(p->seq));
+    clt_attention_add(&l, CLT_U32(p->heads));
+    return launch_rows(k, &r, p, p->heads, &l);
 }
 
 /* --- the body in work-groups --- */
@@ -174,7 +215,7 @@ clt_status clt_attention8_run_forward(clt_ops *ops, const clt_variant *v, const 
     input in;
     if (!body) return unknown_body(v);
     CLT_TRY(make_input(ops, p, &in));
-    CLT_TRY(round_qkv(ops, v, p, &in));
+    CLT_TRY(round_qkv(ops, v, p, &in, false));
     return body->forward(ops, v, p, &in);
 }
 
@@ -183,8 +224,8 @@ clt_status clt_attention8_run_backward(clt_ops *ops, const clt_variant *v, const
     input in;
     if (!body) return unknown_body(v);
     CLT_TRY(make_input(ops, &g->fwd, &in));
-    CLT_TRY(round_qkv(ops, v, &g->fwd, &in));
-    CLT_TRY(make_delta(ops, v, g, &in));
+    CLT_TRY(round_qkv(ops, v, &g->fwd, &in, true));
+    CLT_TRY(round_dout(ops, v, g, &in));
     return body->backward(ops, v, g, &in);
 }
 

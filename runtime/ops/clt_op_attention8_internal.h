@@ -12,9 +12,12 @@ typedef struct {
     clt_ref numbers, scales;
 } clt_attention8_rows;
 
-/* What the rows' bodies read instead of the tensors. delta: [B, heads, R], backward only, as dout. */
+/* What the rows' bodies read instead of the tensors. delta: [B, heads, R], backward only, as dout. k_values,
+ * v_values: numbers times their scales, for rows with the param VALUES: the forward pass has k_values instead
+ * of k.numbers, the backward pass has v_values instead of v.numbers. */
 typedef struct {
     clt_attention8_rows q, k, v, dout;
+    clt_ref k_values, v_values;
     clt_ref delta, lse; /* lse: a copy with rows as far apart as delta's */
 } clt_attention8_input;
 

@@ -1,5 +1,5 @@
-/* Attention in 8-bit blocks on Hopper's matrix units: maps and launch (attention8_wgmma.cl,
- * attention8_wgmma_backward.cl). */
+/* Attention in 8-bit blocks on Hopper's matrix units: maps and launch (attention8_hopper.cl,
+ * attention8_hopper_backward.cl, for rows with VALUES; attention8_wgmma.cl, attention8_wgmma_backward.cl). */
 #include "runtime/device/clt_tensor_map.h"
 #include "runtime/ops/clt_op_attention8_internal.h"
 
@@ -38,6 +38,19 @@ static bool takes_backward(const clt_variant *v, const params *p) {
     return p->mask == CLT_MASK_CAUSAL && !(p->dropout > 0.0f) && p->head_dim <= 128 && is_simple(p);
 }
 
+/* Rows of the table with VALUES are those of the files named hopper: other arguments, and tiles in the order
+ * of their lengths. */
+static bool has_values(const clt_variant *v) {
+    return clt_variant_param(v, "VALUES", 0) != 0;
+}
+
+/* Heads whose tiles may be computed in one order by length. They are read at the same time, so what they read
+ * (two tensors of `heads` heads for each) must fit the cache. */
+static int64_t section_of(const params *p, int64_t heads) {
+    const int64_t cache = 24 << 20, bytes = 4 * heads * p->seq * CLT_ROUND_UP(p->head_dim, 8);
+    return CLT_MAX(cache / bytes, 1);
+}
+
 static clt_attention_args args_of(const params *p, const input *in, const clt_ref map[MAPS]) {
     clt_attention_args l = {.n = 0};
     clt_attention_add(&l, CLT_BUF(map[0].buf));
@@ -59,18 +72,22 @@ static clt_attention_args args_of(const params *p, const input *in, const clt_re
 static clt_status forward(clt_ops *ops, const clt_variant *v, const params *p, const input *in) {
     clt_device *dev = clt_ops_device(ops);
     const int64_t wgs = clt_variant_param(v, "WGS", 2);
+    const bool values = has_values(v);
+    const clt_ref keys = values ? in->k_values : in->k.numbers;
     const clt_tensor_map_params map[MAPS] = {map_of(p, in->q.numbers, p->heads, 64 * (uint32_t)wgs),
-                                             map_of(p, in->k.numbers, p->kv_heads, KEYS),
+                                             map_of(p, keys, p->kv_heads, KEYS),
                                              map_of(p, in->v.numbers, p->kv_heads, KEYS)};
     clt_ref at[MAPS];
     for (int i = 0; i < MAPS; i++) CLT_TRY(clt_tensor_map_get(dev, &map[i], &at[i]));
-    const clt_attention_args l = args_of(p, in, at);
+    clt_attention_args l = args_of(p, in, at);
+    if (values) clt_attention_add(&l, CLT_U32(section_of(p, 1) >= p->batch * p->kv_heads));
     const uint64_t tiles =
         CLT_CEIL_DIV((uint64_t)p->seq, (uint64_t)(64 * wgs)) * (uint64_t)(p->batch * p->heads);
     const uint64_t groups = CLT_MIN(tiles, (uint64_t)clt_device_get_facts(dev)->compute_units);
     const size_t items = (size_t)(128 * (wgs + 1));
     clt_kernel *k;
-    CLT_TRY(clt_kernel_get(dev, v->file, "attention8_forward_wgmma", v->options, &k));
+    const char *name = values ? "attention8_forward_hopper" : "attention8_forward_wgmma";
+    CLT_TRY(clt_kernel_get(dev, v->file, name, v->options, &k));
     return clt_launch(k, 1, (size_t[]){(size_t)groups * items}, (size_t[]){items}, l.a, l.n);
 }
 
@@ -80,8 +97,8 @@ enum { OWNED = 128 }; /* rows of a work-group */
 
 /* A launch over rows of `own` (keys and values, or queries and dout), which reads blocks of `other`. */
 typedef struct {
-    const char *kernel;
-    const clt_attention8_rows *own[2], *other[2];
+    const char *kernel, *hopper; /* the names of the two files' kernels */
+    clt_ref own[2], other[2];
     int64_t own_heads, other_heads;
     clt_tensor out[2]; /* the second one may be absent */
     bool queries, add;
@@ -92,8 +109,8 @@ static clt_status launch_pass(clt_ops *ops, const clt_variant *v, const params *
     clt_device *dev = clt_ops_device(ops);
     clt_ref at[4];
     for (int i = 0; i < 2; i++) {
-        const clt_tensor_map_params own = map_of(p, a->own[i]->numbers, a->own_heads, OWNED),
-                                    other = map_of(p, a->other[i]->numbers, a->other_heads, KEYS);
+        const clt_tensor_map_params own = map_of(p, a->own[i], a->own_heads, OWNED),
+                                    other = map_of(p, a->other[i], a->other_heads, KEYS);
         CLT_TRY(clt_tensor_map_get(dev, &own, &at[i]));
         CLT_TRY(clt_tensor_map_get(dev, &other, &at[2 + i]));
     }
@@ -107,13 +124,23 @@ static clt_status launch_pass(clt_ops *ops, const clt_variant *v, const params *
     clt_attention_add(&l, CLT_U32(p->seq));
     clt_attention_add(&l, CLT_U32(p->heads));
     clt_attention_add(&l, CLT_U32(p->heads / p->kv_heads));
+    if (has_values(v)) {
+        clt_attention_add(&l, CLT_U32(a->own_heads));
+        clt_attention_add(&l, CLT_U32(p->batch * a->own_heads));
+        clt_attention_add(&l, CLT_U32(section_of(p, a->queries ? 1 : p->heads / p->kv_heads)));
+    }
     clt_attention_add(&l, CLT_F32(p->scale));
     for (int i = 0; i < 2; i++)
         if (clt_tensor_present(a->out[i])) clt_attention_add_tensor(&l, a->out[i]);
     if (!a->queries) clt_attention_add(&l, CLT_U32(a->add));
     clt_kernel *k;
-    CLT_TRY(clt_kernel_get(dev, v->file, a->kernel, v->options, &k));
     const size_t tiles = CLT_CEIL_DIV((size_t)p->seq, (size_t)OWNED);
+    const size_t groups = tiles * (size_t)(a->own_heads * p->batch);
+    if (has_values(v)) {
+        CLT_TRY(clt_kernel_get(dev, v->file, a->hopper, v->options, &k));
+        return clt_launch(k, 1, (size_t[]){groups * 384}, (size_t[]){384}, l.a, l.n);
+    }
+    CLT_TRY(clt_kernel_get(dev, v->file, a->kernel, v->options, &k));
     return clt_launch(k, 3, (size_t[]){tiles * 384, (size_t)a->own_heads, (size_t)p->batch},
                       (size_t[]){384, 1, 1}, l.a, l.n);
 }
@@ -121,23 +148,30 @@ static clt_status launch_pass(clt_ops *ops, const clt_variant *v, const params *
 static clt_status backward(clt_ops *ops, const clt_variant *v, const clt_attention_grad_params *g,
                            const input *in) {
     const params *p = &g->fwd;
-    pass keys = {.own = {&in->k, &in->v},
-                 .other = {&in->q, &in->dout},
+    const bool values = has_values(v);
+    const clt_ref own_k = values ? in->k_values : in->k.numbers,
+                  v_rows = values ? in->v_values : in->v.numbers;
+    pass keys = {.own = {own_k, v_rows},
+                 .other = {in->q.numbers, in->dout.numbers},
                  .own_heads = p->kv_heads,
                  .other_heads = p->heads,
                  .add = g->accumulate_kv};
     if (p->head_dim <= 64) {
-        keys.kernel = "attention8_backward_kv_wgmma", keys.out[0] = g->dk, keys.out[1] = g->dv;
+        keys.kernel = "attention8_backward_kv_wgmma", keys.hopper = "attention8_backward_kv_hopper";
+        keys.out[0] = g->dk, keys.out[1] = g->dv;
         CLT_TRY(launch_pass(ops, v, p, in, &keys));
     } else {
-        keys.kernel = "attention8_backward_k_wgmma", keys.out[0] = g->dk;
+        keys.kernel = "attention8_backward_k_wgmma", keys.hopper = "attention8_backward_k_hopper";
+        keys.out[0] = g->dk;
         CLT_TRY(launch_pass(ops, v, p, in, &keys));
-        keys.kernel = "attention8_backward_v_wgmma", keys.out[0] = g->dv;
+        keys.kernel = "attention8_backward_v_wgmma", keys.hopper = "attention8_backward_v_hopper";
+        keys.out[0] = g->dv;
         CLT_TRY(launch_pass(ops, v, p, in, &keys));
     }
     const pass queries = {.kernel = "attention8_backward_q_wgmma",
-                          .own = {&in->q, &in->dout},
-                          .other = {&in->k, &in->v},
+                          .hopper = "attention8_backward_q_hopper",
+                          .own = {in->q.numbers, in->dout.numbers},
+                          .other = {in->k.numbers, v_rows},
                           .own_heads = p->heads,
                           .other_heads = p->kv_heads,
                           .out = {g->dq},
