@@ -3,18 +3,18 @@
  * not hold both sums of heads of more than 64 elements: attention8_backward_k_hopper and attention8_backward_v_hopper
  * compute dk and dv of those.
  *
- * A work-group owns 128 rows of a head: keys and their values, or queries and their gradients of the output. Its two
+ * A work-group owns 64 * WGS rows of a head: keys and their values, or queries and their gradients of the output. Its
  * consumer warpgroups have 64 of them each, and walk the blocks of 64 rows of the other kind, which a producer loads
  * through the copy engine with the blocks' scales and statistics: two products over the head, weights and ds in
  * registers, rounded per owned row, and their exact sums over the block, 64 columns of the head at a time.
  *
  * What lies beyond row T is 0 (numbers) or undefined (scales, statistics), and belongs to pairs that do not exist.
  *
- * Requires: wgmma, tensor maps of whole numbers as {PITCH8, T, heads * B} with boxes {64, 128, 1} of the owned and {64,
+ * Requires: wgmma, tensor maps of whole numbers as {PITCH8, T, heads * B} with boxes {64, 64 * WGS, 1} of the owned and {64,
  * 64, 1} of the other rows, swizzle 128.
- * Launch: local {384}, global {ceil(T / 128) * heads (kv: key/value heads) * B * 384}. Work-groups start in the order
+ * Launch: local {128 * (WGS + 1)}, global {a work-group per tile of each head (kv: key/value head)}. Work-groups start in the order
  * of their numbers: of `section` heads at a time the longest tiles first, so that few tiles end together.
- * Options: VALUES (the rows of v, and the owned ones of k, hold numbers times their scales); HEAD_DIM (up to 128), STAGES, PINGPONG (turns at the matrix unit), TYPE, ALIBI. */
+ * Options: VALUES (the rows of v, and the owned ones of k, hold numbers times their scales); HEAD_DIM (up to 128), WGS (2, 3), STAGES, PINGPONG (turns at the matrix unit), TYPE, ALIBI. */
 #include "attention8_hopper.clh"
 
 #ifndef STAGES
@@ -29,15 +29,22 @@
 #if !CAUSAL || DROPOUT || WINDOW || SEQ_IDS || SOFTCAP
 #error "causal, without window, sequence ids, softcap and dropout"
 #endif
+#ifndef WGS
 #define WGS 2
+#endif
 #define BM (64 * WGS)
 #define ITEMS (128 * (WGS + 1))
 #define OWN_BYTES (BM * 128 * PARTS)
 #define TILE_BYTES (64 * 128 * PARTS)
 #define VECTORS 4 /* of 64 floats with each block: queries' scales, lse, scales of dout, D; or keys' and values' scales */
 #define STAGE_BYTES (2 * TILE_BYTES + VECTORS * 256)
+#if WGS == 2
 #define REGISTERS_CONSUMER 232
 #define REGISTERS_PRODUCER 40
+#else
+#define REGISTERS_CONSUMER 152
+#define REGISTERS_PRODUCER 56
+#endif
 
 #define STEP(stage, parity)                                                                                  \
     if (++stage == STAGES) {                                                                                 \
@@ -46,7 +53,7 @@
     }
 #if PINGPONG
 #define TURN_WAIT(w) CLT_GROUP_SYNC(4 + (w), 256)
-#define TURN_PASS(w) CLT_GROUP_ARRIVE(4 + ((w) ^ 1), 256)
+#define TURN_PASS(w) CLT_GROUP_ARRIVE(4 + ((w) + 1 == WGS ? 0 : (w) + 1), 256)
 #else
 #define TURN_WAIT(w)
 #define TURN_PASS(w)
@@ -238,7 +245,7 @@ INLINE own_rows rows_of(const bool kv, const work *t, const vectors *x, uint i, 
     float u[32], g[32], sum[32];                                                                              \
     uint pw[16], pg[16];                                                                                      \
     own_rows own = rows_of(kv, &t, &x, r, c, scale);                                                          \
-    if (w == 1) TURN_PASS(w);                                                                                 \
+    if (w == WGS - 1) TURN_PASS(w);                                                                           \
     CLT_BAR_WAIT(t.own_bar, 0);                                                                               \
     EACH_BLOCK(&t, h, i) {                                                                                    \
         const uint at = t.stages + stage * STAGE_BYTES, i0 = i * 64;                                          \

@@ -93,8 +93,6 @@ static clt_status forward(clt_ops *ops, const clt_variant *v, const params *p, c
 
 /* --- backward --- */
 
-enum { OWNED = 128 }; /* rows of a work-group */
-
 /* A launch over rows of `own` (keys and values, or queries and dout), which reads blocks of `other`. */
 typedef struct {
     const char *kernel, *hopper; /* the names of the two files' kernels */
@@ -107,9 +105,10 @@ typedef struct {
 static clt_status launch_pass(clt_ops *ops, const clt_variant *v, const params *p, const input *in,
                               const pass *a) {
     clt_device *dev = clt_ops_device(ops);
+    const size_t wgs = (size_t)clt_variant_param(v, "WGS", 2), owned = 64 * wgs, items = 128 * (wgs + 1);
     clt_ref at[4];
     for (int i = 0; i < 2; i++) {
-        const clt_tensor_map_params own = map_of(p, a->own[i], a->own_heads, OWNED),
+        const clt_tensor_map_params own = map_of(p, a->own[i], a->own_heads, (uint32_t)owned),
                                     other = map_of(p, a->other[i], a->other_heads, KEYS);
         CLT_TRY(clt_tensor_map_get(dev, &own, &at[i]));
         CLT_TRY(clt_tensor_map_get(dev, &other, &at[2 + i]));
@@ -134,15 +133,15 @@ static clt_status launch_pass(clt_ops *ops, const clt_variant *v, const params *
         if (clt_tensor_present(a->out[i])) clt_attention_add_tensor(&l, a->out[i]);
     if (!a->queries) clt_attention_add(&l, CLT_U32(a->add));
     clt_kernel *k;
-    const size_t tiles = CLT_CEIL_DIV((size_t)p->seq, (size_t)OWNED);
+    const size_t tiles = CLT_CEIL_DIV((size_t)p->seq, owned);
     const size_t groups = tiles * (size_t)(a->own_heads * p->batch);
     if (has_values(v)) {
         CLT_TRY(clt_kernel_get(dev, v->file, a->hopper, v->options, &k));
-        return clt_launch(k, 1, (size_t[]){groups * 384}, (size_t[]){384}, l.a, l.n);
+        return clt_launch(k, 1, (size_t[]){groups * items}, (size_t[]){items}, l.a, l.n);
     }
     CLT_TRY(clt_kernel_get(dev, v->file, a->kernel, v->options, &k));
-    return clt_launch(k, 3, (size_t[]){tiles * 384, (size_t)a->own_heads, (size_t)p->batch},
-                      (size_t[]){384, 1, 1}, l.a, l.n);
+    return clt_launch(k, 3, (size_t[]){tiles * items, (size_t)a->own_heads, (size_t)p->batch},
+                      (size_t[]){items, 1, 1}, l.a, l.n);
 }
 
 static clt_status backward(clt_ops *ops, const clt_variant *v, const clt_attention_grad_params *g,
