@@ -7,6 +7,7 @@
 #include "runtime/ops/clt_op_attention8_internal.h"
 
 enum { ROW_ITEMS = 64, GPU_LANES = 16 }; /* work-items of a group of attention8_rows, and for a row */
+enum { BLOCK = 64 };                     /* rows of a work-item of attention8_cpu_rows.cl */
 
 typedef clt_attention_params params;
 typedef clt_attention_grad_params grad_params;
@@ -39,11 +40,12 @@ static void place_input(const params *p, input *in, uint64_t *numbers, uint64_t 
     *floats = in->lse.off + rows_of(p, p->heads);
 }
 
-uint64_t clt_op_attention8_workspace(const params *p) {
+uint64_t clt_op_attention8_workspace(clt_device_type type, const params *p) {
     input in;
     uint64_t numbers, floats;
     place_input(p, &in, &numbers, &floats);
-    return CLT_ROUND_UP(numbers * 2, 4096) + CLT_ROUND_UP(floats * sizeof(float), 4096);
+    return CLT_ROUND_UP(numbers * 2, 4096) + CLT_ROUND_UP(floats * sizeof(float), 4096) +
+           (type == CLT_DEVICE_CPU ? clt_attention8_cpu_workspace(p) : 0);
 }
 
 static clt_status make_input(clt_ops *ops, const params *p, input *in) {
@@ -58,11 +60,14 @@ static clt_status make_input(clt_ops *ops, const params *p, input *in) {
     return CLT_OK;
 }
 
+static const clt_attention8_body *body_of(const clt_variant *v);
+
 /* Rounds tensor x. Rows without a scale in `other` (if it has a buffer) get none. */
 static clt_status round_tensor(clt_ops *ops, const clt_variant *v, const params *p, const clt_tensor *x,
                                int64_t heads, const clt_attention8_rows *to, clt_ref other) {
     const bool cpu = clt_device_get_facts(clt_ops_device(ops))->type == CLT_DEVICE_CPU;
-    const size_t lanes = cpu ? 1 : GPU_LANES;
+    const bool blocks = body_of(v)->blocks;
+    const size_t lanes = cpu ? 1 : GPU_LANES, items = blocks ? 1 : ROW_ITEMS;
     char options[CLT_ATTENTION_OPTIONS + 32];
     clt_kernel *k;
     snprintf(options, sizeof options, " -DHEAD_DIM=%lld -DTYPE=%d -DLANES=%zu", (long long)p->head_dim,
@@ -72,8 +77,9 @@ static clt_status round_tensor(clt_ops *ops, const clt_variant *v, const params 
     const clt_arg args[] = {CLT_REF(x->ref),     CLT_U32(x->ld), CLT_REF(to->numbers),
                             CLT_REF(to->scales), CLT_REF(some),  CLT_U32(other.buf != NULL),
                             CLT_U32(p->seq),     CLT_U32(heads)};
-    const size_t global = CLT_ROUND_UP((size_t)p->seq * lanes, (size_t)ROW_ITEMS);
-    return clt_launch(k, 3, (size_t[]){global, (size_t)heads, (size_t)p->batch}, (size_t[]){ROW_ITEMS, 1, 1},
+    const size_t global = blocks ? CLT_CEIL_DIV((size_t)p->seq, (size_t)BLOCK)
+                                 : CLT_ROUND_UP((size_t)p->seq * lanes, items);
+    return clt_launch(k, 3, (size_t[]){global, (size_t)heads, (size_t)p->batch}, (size_t[]){items, 1, 1},
                       args, CLT_COUNT_OF(args));
 }
 
@@ -87,7 +93,6 @@ static clt_status make_delta(clt_ops *ops, const clt_variant *v, const grad_para
     const params *p = &g->fwd;
     char options[CLT_ATTENTION_OPTIONS];
     clt_kernel *k;
-    CLT_TRY(round_tensor(ops, v, p, &g->dout, p->heads, &in->dout, clt_ref_none()));
     snprintf(options, sizeof options, " -DHEAD_DIM=%lld -DTYPE=%d", (long long)p->head_dim, (int)p->q.type);
     CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->uses, "attention8_delta", options, &k));
     const clt_arg args[] = {CLT_REF(in->dout.numbers), CLT_REF(in->dout.scales), CLT_REF(p->o.ref),
@@ -157,7 +162,7 @@ static clt_status group_backward(clt_ops *ops, const clt_variant *v, const grad_
 /* --- all bodies --- */
 
 static const clt_attention8_body group = {"group", group_forward, group_backward, NULL, NULL};
-static const clt_attention8_body *const bodies[] = {&group, &clt_attention8_wgmma};
+static const clt_attention8_body *const bodies[] = {&group, &clt_attention8_wgmma, &clt_attention8_cpu};
 
 static const clt_attention8_body *body_of(const clt_variant *v) {
     for (size_t i = 0; i < CLT_COUNT_OF(bodies); i++)
@@ -184,7 +189,8 @@ clt_status clt_attention8_run_backward(clt_ops *ops, const clt_variant *v, const
     if (!body) return unknown_body(v);
     CLT_TRY(make_input(ops, &g->fwd, &in));
     CLT_TRY(round_qkv(ops, v, &g->fwd, &in));
-    CLT_TRY(make_delta(ops, v, g, &in));
+    CLT_TRY(round_tensor(ops, v, &g->fwd, &g->dout, g->fwd.heads, &in.dout, clt_ref_none()));
+    if (!body->blocks) CLT_TRY(make_delta(ops, v, g, &in));
     return body->backward(ops, v, g, &in);
 }
 
@@ -224,10 +230,18 @@ static clt_status check_call(const params *p) {
     return CLT_OK;
 }
 
+/* Only programs for CPUs have an option for launches. */
+static void make_options(const clt_ops *ops, const params *p, char out[CLT_ATTENTION_OPTIONS]) {
+    if (clt_device_get_facts(clt_ops_device(ops))->type == CLT_DEVICE_CPU)
+        clt_attention_cpu_options(ops, p, out);
+    else
+        clt_attention_options(p, out);
+}
+
 static clt_status choose_forward(clt_ops *ops, const params *p, const clt_variant **v) {
     char options[CLT_ATTENTION_OPTIONS];
     CLT_TRY(check_call(p));
-    clt_attention_options(p, options);
+    make_options(ops, p, options);
     const clt_variant_question q = {.op = "attention8",
                                     .options = options,
                                     .takes = takes_forward,
@@ -242,7 +256,7 @@ static clt_status choose_backward(clt_ops *ops, const grad_params *g, const clt_
     char options[CLT_ATTENTION_OPTIONS];
     CLT_TRY(check_call(&g->fwd));
     CLT_TRY(clt_tensor_check_one_type("attention backward", CLT_DTYPE_PLAIN, all, CLT_COUNT_OF(all)));
-    clt_attention_options(&g->fwd, options);
+    make_options(ops, &g->fwd, options);
     const clt_variant_question q = {.op = "attention8_backward",
                                     .options = options,
                                     .takes = takes_backward,
