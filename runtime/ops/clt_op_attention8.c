@@ -77,8 +77,8 @@ static clt_status round_tensor(clt_ops *ops, const clt_variant *v, const params 
     const clt_arg args[] = {CLT_REF(x->ref),     CLT_U32(x->ld), CLT_REF(to->numbers),
                             CLT_REF(to->scales), CLT_REF(some),  CLT_U32(other.buf != NULL),
                             CLT_U32(p->seq),     CLT_U32(heads)};
-    const size_t global = blocks ? CLT_CEIL_DIV((size_t)p->seq, (size_t)BLOCK)
-                                 : CLT_ROUND_UP((size_t)p->seq * lanes, items);
+    const size_t global =
+        blocks ? CLT_CEIL_DIV((size_t)p->seq, (size_t)BLOCK) : CLT_ROUND_UP((size_t)p->seq * lanes, items);
     return clt_launch(k, 3, (size_t[]){global, (size_t)heads, (size_t)p->batch}, (size_t[]){items, 1, 1},
                       args, CLT_COUNT_OF(args));
 }
