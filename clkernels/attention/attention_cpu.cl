@@ -21,129 +21,11 @@
  * MAX_D.
  *
  * Local {1, 1, 1}. Options: SPLIT, those of attention.clh. */
-#include "attention_cpu_masks.clh"
+#include "attention_cpu_blocks.clh"
 
 #ifndef SPLIT
 #define SPLIT 0
 #endif
-/* rows[r][c] = the c-th vector of row r; rows from `n` are +0. */
-INLINE void load_rows(float16 rows[BLOCK][DV], __global const ELEM *x, size_t ld, int n) {
-    for (int r = 0; r < BLOCK; r++)
-#pragma unroll
-        for (int c = 0; c < DV; c++)
-            rows[r][c] = r < n ? CLT_LOAD16(TYPE, x + r * ld + 16 * c, WIDTH(c)) : (float16)(0.0f);
-}
-
-/* t[d][w] = element d of rows 16 w .. 16 w + 15. */
-INLINE void transpose_rows(float16 t[HEAD_DIM][NV], const float16 rows[BLOCK][DV]) {
-    for (int w = 0; w < NV; w++)
-        for (int c = 0; c < DV; c++) {
-            float16 a[16];
-#pragma unroll
-            for (int r = 0; r < 16; r++) a[r] = rows[16 * w + r][c];
-            transpose16(a);
-#pragma unroll
-            for (int d = 0; d < 16; d++)
-                if (16 * c + d < HEAD_DIM) t[16 * c + d][w] = a[d];
-        }
-}
-
-/* Sets every element of 64 transposed rows to +0. */
-INLINE void clear_rows(float16 t[HEAD_DIM][NV]) {
-    for (int d = 0; d < HEAD_DIM; d++)
-        for (int w = 0; w < NV; w++) t[d][w] = (float16)(0.0f);
-}
-
-/* The reverse of transpose_rows, to n rows in global memory. */
-INLINE void store_rows(const float16 t[HEAD_DIM][NV], __global ELEM *x, size_t ld, int n) {
-    for (int w = 0; w < NV; w++)
-        for (int c = 0; c < DV; c++) {
-            float16 a[16];
-#pragma unroll
-            for (int d = 0; d < 16; d++) a[d] = t[16 * c + d < HEAD_DIM ? 16 * c + d : 0][w];
-            transpose16(a);
-#pragma unroll
-            for (int r = 0; r < 16; r++)
-                if (16 * w + r < n) CLT_STORE16(TYPE, a[r], x + (16 * w + r) * ld + 16 * c, WIDTH(c));
-        }
-}
-
-/* The lanes of 16 rows from i0 whose range contains key j. Not used without a causal mask and a window, where
- * every key is in range. */
-INLINE int16 in_range(int i0, int j, uint window) {
-    int16 i = i0 + lanes();
-#if WINDOW && CAUSAL
-    return i >= j && i - j <= (int)window;
-#elif WINDOW
-    return j - i <= (int)window && i - j <= (int)window;
-#else
-    return i >= j;
-#endif
-}
-
-/* How the range cuts the block: */
-typedef struct {
-    int i0, j0;     /* its first row and key */
-    int keys, rows; /* how many exist */
-    bool inside;    /* every row sees every key; else, causal without a window, row x sees keys 0..x */
-    uint window;
-} place;
-
-INLINE place place_of(size_t i0, size_t j0, uint seq, uint window) {
-    place p;
-    p.i0 = (int)i0;
-    p.j0 = (int)j0;
-    p.keys = (int)min((size_t)BLOCK, seq - j0);
-    p.rows = (int)min((size_t)BLOCK, seq - i0);
-#if CAUSAL
-    p.inside = i0 > j0;
-#elif WINDOW
-    p.inside = i0 + window >= j0 + BLOCK - 1;
-#else
-    p.inside = true;
-#endif
-#if WINDOW
-    p.inside = p.inside && j0 + window >= i0 + BLOCK - 1;
-#endif
-    p.window = window;
-    return p;
-}
-
-/* Keys that any of the 16 n rows from vector w can see, and those that all of them see. */
-INLINE int keys_met(place p, int w, int n) {
-    return p.inside || WINDOW ? p.keys : min(p.keys, 16 * (w + n));
-}
-INLINE int keys_seen(place p, int w) {
-    return p.inside ? p.keys : WINDOW ? 0 : min(p.keys, 16 * w);
-}
-
-/* s[r][w] = chain over the head of x[r][d] * t[d][w]: 8 keys (or values) by 2 vectors. */
-INLINE void product_tile(float16 (*s)[NV], const float16 (*t)[NV], const float *x) {
-    float16 acc[8][2];
-#pragma unroll
-    for (int r = 0; r < 8; r++) acc[r][0] = acc[r][1] = (float16)(0.0f);
-    for (int d = 0; d < HEAD_DIM; d++) {
-        float16 a = t[d][0], b = t[d][1];
-#pragma unroll
-        for (int r = 0; r < 8; r++) {
-            acc[r][0] = fma((float16)(x[r * 16 * DV + d]), a, acc[r][0]);
-            acc[r][1] = fma((float16)(x[r * 16 * DV + d]), b, acc[r][1]);
-        }
-    }
-#pragma unroll
-    for (int r = 0; r < 8; r++) {
-        s[r][0] = acc[r][0];
-        s[r][1] = acc[r][1];
-    }
-}
-
-/* All products of a block that some row can use. */
-INLINE void products(place p, float16 s[BLOCK][NV], const float16 t[HEAD_DIM][NV],
-                     const float16 x[BLOCK][DV]) {
-    for (int w = 0; w < NV; w += 2)
-        for (int j = 0; j < keys_met(p, w, 2); j += 8)
-            product_tile((float16(*)[NV]) & s[j][w], (const float16(*)[NV]) & t[0][w], (const float *)x[j]);
-}
 
 /* out[y][0..1] = out * factor[0..1] (if given), then the chain over the block's keys of b[x][y] * p[x][0..1],
  * for nd (a constant) elements; vectors w and w + 1 of the block. */
@@ -194,28 +76,6 @@ INLINE void accumulate(place at, float16 out[HEAD_DIM][NV], const float16 *facto
     }
 }
 
-/* What makes scores and weights from the products of head h of sample b. SCORING uses the kernel's arguments
- * by name. */
-typedef struct {
-    float scale, softcap, slope;
-    uint seq;
-    __global const int *seq_ids; /* of the sample */
-    dropping drop;
-} scoring;
-
-#define SCORING(b, h)                                                                                        \
-    {                                                                                                        \
-        scale, softcap, SLOPE(h), seq, SEQ_IDS ? seq_ids + seq_ids_off + (b)*seq : 0,                        \
-            DROPPING(b, h)                                                                                   \
-    }
-
-/* The sequence ids of 16 rows from i. Rows beyond the sequence repeat the last one. */
-INLINE int16 row_ids(scoring by, int i) {
-    int v[16];
-    for (int x = 0; x < 16; x++) v[x] = SEQ_IDS ? by.seq_ids[min(i + x, (int)by.seq - 1)] : 0;
-    return vload16(0, v);
-}
-
 /* The scores of 16 rows from i, whose sequence ids are `ids`, with key j. *t: the softcap's tanh. */
 INLINE float16 scores(scoring by, float16 product, int16 ids, int i, int j, float16 *t) {
     float16 s = scored16(product, by.scale, by.softcap, by.slope, j - (i + lanes()), t);
@@ -223,16 +83,6 @@ INLINE float16 scores(scoring by, float16 product, int16 ids, int i, int j, floa
     s = ids == (int16)(by.seq_ids[j]) ? s : (float16)(-attention_inf());
 #endif
     return s;
-}
-
-/* The row rule over the 64 keys of a block. */
-INLINE float16 tree64(const float16 p[BLOCK][NV], int w) {
-    float16 u[8];
-#pragma unroll
-    for (int x = 0; x < 8; x++)
-        u[x] = ((p[x][w] + p[x + 32][w]) + (p[x + 16][w] + p[x + 48][w])) +
-               ((p[x + 8][w] + p[x + 40][w]) + (p[x + 24][w] + p[x + 56][w]));
-    return ((u[0] + u[4]) + (u[2] + u[6])) + ((u[1] + u[5]) + (u[3] + u[7]));
 }
 
 /* Softmax of 16 rows, vector w of the block: their products in p become weights. Continues the rows' maximum

@@ -211,7 +211,7 @@ clt_status clt_attention_validate(const params *p) {
     return check_types(p);
 }
 
-/* Whether the CPU body's backward pass takes two launches. One launch has a work item per key/value head of a
+/* Whether a CPU body's backward pass takes two launches. One launch has a work item per key/value head of a
  * sample and computes 5 products per block; two launches have many more items and compute 7. So two are
  * faster where the heads leave cores idle. The batch does not count, because it may change during a run and
  * programs must not. */
@@ -227,8 +227,7 @@ void clt_attention_options(const params *p, char out[CLT_ATTENTION_OPTIONS]) {
              p->seq_ids.buf != NULL, p->dropout > 0.0f, p->mask == CLT_MASK_CAUSAL ? "" : " -DCAUSAL=0");
 }
 
-/* These, and whether the backward pass takes two launches. */
-static void make_options(const clt_ops *ops, const params *p, char out[CLT_ATTENTION_OPTIONS]) {
+void clt_attention_cpu_options(const clt_ops *ops, const params *p, char out[CLT_ATTENTION_OPTIONS]) {
     clt_attention_options(p, out);
     size_t n = strlen(out);
     snprintf(out + n, CLT_ATTENTION_OPTIONS - n, " -DSPLIT=%d", split_backward(ops, p));
@@ -282,7 +281,7 @@ static clt_status choose(clt_ops *ops, const pass *a, const params *p, bool accu
                          const clt_variant **v) {
     char options[CLT_ATTENTION_OPTIONS], shape[80];
     CLT_TRY(clt_attention_validate(p));
-    make_options(ops, p, options);
+    clt_attention_cpu_options(ops, p, options);
     const clt_variant_question q = {.op = a->op,
                                     .options = options,
                                     .takes = a->takes,

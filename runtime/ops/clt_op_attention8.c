@@ -41,11 +41,12 @@ static void place_input(const params *p, input *in, uint64_t *numbers, uint64_t 
     *floats = in->lse.off + rows_of(p, p->heads);
 }
 
-uint64_t clt_op_attention8_workspace(const params *p) {
+uint64_t clt_op_attention8_workspace(clt_device_type type, const params *p) {
     input in;
     uint64_t numbers, floats;
     place_input(p, &in, &numbers, &floats);
-    return CLT_ROUND_UP(numbers * 2, 4096) + CLT_ROUND_UP(floats * sizeof(float), 4096);
+    return CLT_ROUND_UP(numbers * 2, 4096) + CLT_ROUND_UP(floats * sizeof(float), 4096) +
+           (type == CLT_DEVICE_CPU ? clt_attention8_cpu_workspace(p) : 0);
 }
 
 static clt_status make_input(clt_ops *ops, const params *p, input *in) {
@@ -198,7 +199,7 @@ static clt_status group_backward(clt_ops *ops, const clt_variant *v, const grad_
 /* --- all bodies --- */
 
 static const clt_attention8_body group = {"group", group_forward, group_backward, NULL, NULL};
-static const clt_attention8_body *const bodies[] = {&group, &clt_attention8_wgmma};
+static const clt_attention8_body *const bodies[] = {&group, &clt_attention8_wgmma, &clt_attention8_cpu};
 
 static const clt_attention8_body *body_of(const clt_variant *v) {
     for (size_t i = 0; i < CLT_COUNT_OF(bodies); i++)
@@ -215,7 +216,7 @@ clt_status clt_attention8_run_forward(clt_ops *ops, const clt_variant *v, const 
     input in;
     if (!body) return unknown_body(v);
     CLT_TRY(make_input(ops, p, &in));
-    CLT_TRY(round_qkv(ops, v, p, &in, false));
+    CLT_TRY(body->blocks ? clt_attention8_cpu_round(ops, v, p, NULL, &in) : round_qkv(ops, v, p, &in, false));
     return body->forward(ops, v, p, &in);
 }
 
@@ -224,8 +225,12 @@ clt_status clt_attention8_run_backward(clt_ops *ops, const clt_variant *v, const
     input in;
     if (!body) return unknown_body(v);
     CLT_TRY(make_input(ops, &g->fwd, &in));
-    CLT_TRY(round_qkv(ops, v, &g->fwd, &in, true));
-    CLT_TRY(round_dout(ops, v, g, &in));
+    if (body->blocks) {
+        CLT_TRY(clt_attention8_cpu_round(ops, v, &g->fwd, &g->dout, &in));
+    } else {
+        CLT_TRY(round_qkv(ops, v, &g->fwd, &in, true));
+        CLT_TRY(round_dout(ops, v, g, &in));
+    }
     return body->backward(ops, v, g, &in);
 }
 
@@ -265,10 +270,18 @@ static clt_status check_call(const params *p) {
     return CLT_OK;
 }
 
+/* Only programs for CPUs have an option for launches. */
+static void make_options(const clt_ops *ops, const params *p, char out[CLT_ATTENTION_OPTIONS]) {
+    if (clt_device_get_facts(clt_ops_device(ops))->type == CLT_DEVICE_CPU)
+        clt_attention_cpu_options(ops, p, out);
+    else
+        clt_attention_options(p, out);
+}
+
 static clt_status choose_forward(clt_ops *ops, const params *p, const clt_variant **v) {
     char options[CLT_ATTENTION_OPTIONS];
     CLT_TRY(check_call(p));
-    clt_attention_options(p, options);
+    make_options(ops, p, options);
     const clt_variant_question q = {.op = "attention8",
                                     .options = options,
                                     .takes = takes_forward,
@@ -283,7 +296,7 @@ static clt_status choose_backward(clt_ops *ops, const grad_params *g, const clt_
     char options[CLT_ATTENTION_OPTIONS];
     CLT_TRY(check_call(&g->fwd));
     CLT_TRY(clt_tensor_check_one_type("attention backward", CLT_DTYPE_PLAIN, all, CLT_COUNT_OF(all)));
-    clt_attention_options(&g->fwd, options);
+    make_options(ops, &g->fwd, options);
     const clt_variant_question q = {.op = "attention8_backward",
                                     .options = options,
                                     .takes = takes_backward,

@@ -18,7 +18,7 @@ clt_status clt_op_attention8_backward(clt_ops *ops, const clt_attention_grad_par
  */
 const char *clt_op_attention8_variant(clt_ops *ops, const clt_attention_params *p);
 const char *clt_op_attention8_backward_variant(clt_ops *ops, const clt_attention_grad_params *p);
-/* Upper bound in bytes of the scratch memory of either pass. */
-uint64_t clt_op_attention8_workspace(const clt_attention_params *p);
+/* Upper bound in bytes of the scratch memory of either pass on this kind of device. */
+uint64_t clt_op_attention8_workspace(clt_device_type type, const clt_attention_params *p);
 
 #endif

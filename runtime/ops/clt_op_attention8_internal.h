@@ -33,8 +33,15 @@ typedef struct {
                            const clt_attention8_input *in);
     bool (*takes_forward)(const clt_variant *v, const clt_attention_params *p); /* NULL: every call */
     bool (*takes_backward)(const clt_variant *v, const clt_attention_params *p);
+    bool blocks; /* clt_attention8_cpu_round rounds the operands, and the body computes D itself */
 } clt_attention8_body;
-extern const clt_attention8_body clt_attention8_wgmma;
+extern const clt_attention8_body clt_attention8_wgmma, clt_attention8_cpu;
+
+/* Rounds q, k, v and, unless it is NULL, dout for body "cpu". */
+clt_status clt_attention8_cpu_round(clt_ops *ops, const clt_variant *v, const clt_attention_params *p,
+                                    const clt_tensor *dout, const clt_attention8_input *in);
+/* Upper bound in bytes of the scratch memory that body "cpu" uses besides the operands. */
+uint64_t clt_attention8_cpu_workspace(const clt_attention_params *p);
 
 /* Whether row v supports this call; if not, a later row of the table is tried. */
 bool clt_attention8_takes_forward(const clt_variant *v, const clt_attention_params *p);

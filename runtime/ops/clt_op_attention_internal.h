@@ -21,6 +21,9 @@ void clt_attention_add_tensor(clt_attention_args *l, clt_tensor t);
 clt_attention_args clt_attention_common_args(const clt_attention_params *p);
 /* Writes the build options for the head size, the type and the optional features of p. */
 void clt_attention_options(const clt_attention_params *p, char out[CLT_ATTENTION_OPTIONS]);
+/* The same, and whether the backward pass of a body for CPUs takes two launches. */
+void clt_attention_cpu_options(const clt_ops *ops, const clt_attention_params *p,
+                               char out[CLT_ATTENTION_OPTIONS]);
 /* CLT_FAIL, with a message, for sizes, types, masks and probabilities that no body supports. */
 clt_status clt_attention_validate(const clt_attention_params *p);
 

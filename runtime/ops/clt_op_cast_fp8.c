@@ -210,8 +210,10 @@ static void compare_y(clt_check *c, const clt_variant *v, check_call *k) {
         clt_check_compare_as(c, type, "y", k->p.y.ref, k->r.y, k->n);
         return;
     }
-    c->st = clt_check_near(c->ops, type, "y", k->p.y.ref, k->r.y, k->n,
-                           (clt_check_bound){.absolute = 5e-7 * factor});
+    /* Both are rounded, and may be rounded to different neighbours: a whole unit instead of half of one. */
+    c->st =
+        clt_check_near(c->ops, type, "y", k->p.y.ref, k->r.y, k->n,
+                       (clt_check_bound){.relative = clt_dtype_table[type].unit, .absolute = 5e-7 * factor});
     if (c->st == CLT_OK) c->st = clt_ref_read_as(k->p.y.ref, type, k->r.y, k->n);
 }
 

@@ -444,7 +444,7 @@ static uint64_t workspace_bound(const clt_mpt *m, clt_device_type type) {
                               .window = -1,
                               .q = {.type = m->type}};
     if (m->shape.training) most += clt_op_sums_workspace(type, R, C, T);
-    return most + (m->shape.eight_attention ? clt_op_attention8_workspace(&a)
+    return most + (m->shape.eight_attention ? clt_op_attention8_workspace(type, &a)
                                             : clt_op_attention_workspace(type, &a));
 }
 
