@@ -92,7 +92,6 @@ if section eight "8-bit products and steps, against cuBLAS, our bf16 and torch.c
     for model in mpt-125m mpt-1b; do
         for precision in amp_bf16 amp_fp8 exact8; do
             step=(step --suite mpt --model "$model" --precision "$precision" --accumulate 8)
-            [ $precision = exact8 ] && step+=(--attention-bits 8)
             ours "${step[@]}" --json "$out/eight-$model-$precision.json"
         done
         steps+=(--ours "$out/eight-$model-amp_bf16.json")

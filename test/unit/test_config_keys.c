@@ -96,7 +96,7 @@ static const struct {
     {"algorithms.gradient_clipping.clipping_type", "value", {NULL}},
     {"cltrain.device", "[a, b]", {NULL}},
     {"cltrain.numerics", "exact", {NULL}},
-    {"cltrain.attention_bits", "8", {"precision=exact8"}},
+    {"cltrain.attention_bits", "16", {"precision=exact8"}},
     {"cltrain.exact_lanes", "16", {NULL}},
     {"cltrain.lanes_per_rank", "[5, 3]", {NULL}},
     {"cltrain.recompute", "blocks", {NULL}},

@@ -79,8 +79,9 @@ static clt_status make_config(const step_bench *b, const step_shape *s, int64_t 
         b->no_clip ? "" : "algorithms: {gradient_clipping: {clipping_type: norm, clipping_threshold: 1.0}}\n",
         b->precision, (long long)(mb * b->accumulate), (long long)mb,
         b->no_clip ? ", guards: {gradient_norm: false, loss_spike: off}" : "",
-        b->attention_bits == 8 ? ", attention_bits: 8" : "", b->recompute ? ", recompute: " : "",
-        b->recompute ? b->recompute : "", b->numerics ? ", numerics: " : "", b->numerics ? b->numerics : "");
+        b->attention_bits ? (b->attention_bits == 8 ? ", attention_bits: 8" : ", attention_bits: 16") : "",
+        b->recompute ? ", recompute: " : "", b->recompute ? b->recompute : "",
+        b->numerics ? ", numerics: " : "", b->numerics ? b->numerics : "");
     clt_status st = clt_config_parse(text, strlen(text), "clbench step", NULL, 0, out);
     clt_free(text);
     return st;
@@ -247,7 +248,7 @@ static clt_status begin_table(step_bench *b) {
            b->copy_peak * 1e-9);
     printf("step     forward, backward, %sAdamW; %s biases; precision %s%s%s%s\n\n",
            b->no_clip ? "" : "clipping, ", b->no_bias ? "without" : "with", b->precision,
-           b->attention_bits == 8 ? ", attention in 8 bits" : "", b->recompute ? ", recomputed: " : "",
+           b->attention_bits == 16 ? ", attention in 16 bits" : "", b->recompute ? ", recomputed: " : "",
            b->recompute ? b->recompute : "");
     printf("%-10s %8s %6s %10s %11s %9s %13s %12s %10s %9s %9s\n", "model", "params", "seq", "mb x acc",
            "tok/s", "TFLOP/s", "MFU measured", "MFU nominal", "memory", "weights", "start");
@@ -361,7 +362,7 @@ static int look_at_options(const step_bench *b, const clt_command *c) {
     if (!is_among(b->recompute, recompute_words, CLT_COUNT_OF(recompute_words)))
         return clt_options_fail(c, "--recompute must be none, norms or blocks, not '%s'", b->recompute);
     const bool eight = !strcmp(b->precision, "exact8");
-    if (b->attention_bits != 16 && !(eight && b->attention_bits == 8))
+    if (b->attention_bits && b->attention_bits != 16 && !(eight && b->attention_bits == 8))
         return clt_options_fail(c, "--attention-bits must be 16 or, with --precision exact8, 8");
     if (b->microbatch < 0 || b->accumulate < 1)
         return clt_options_fail(c, "--microbatch and --accumulate must be above 0");
@@ -370,7 +371,7 @@ static int look_at_options(const step_bench *b, const clt_command *c) {
 }
 
 int bench_step(int argc, char **argv) {
-    step_bench b = {.suite = "mpt", .precision = "fp32", .accumulate = 1, .attention_bits = 16, .seconds = 3};
+    step_bench b = {.suite = "mpt", .precision = "fp32", .accumulate = 1, .seconds = 3};
     const clt_option options[] = {
         {"suite", 's', CLT_OPT_STR, &b.suite, "NAME",
          "mpt (125m to 7b at 2048 tokens, the default), seq (1b from 512 to 8192), cpu (small shapes)"},
@@ -379,7 +380,7 @@ int bench_step(int argc, char **argv) {
         {"precision", 'p', CLT_OPT_STR, &b.precision, "P",
          "fp32 (default), amp_bf16, amp_fp16, exact8, amp_fp8"},
         {"attention-bits", 0, CLT_OPT_INT, &b.attention_bits, "N",
-         "16 (default), or with exact8 8: attention in 8-bit blocks"},
+         "with exact8: 8, attention in 8-bit blocks, or 16; default as in training"},
         {"numerics", 0, CLT_OPT_STR, &b.numerics, "MODE", "exact or fast; default as in training"},
         {"recompute", 0, CLT_OPT_STR, &b.recompute, "WHAT", "none, norms, blocks; default as in training"},
         {"no-bias", 0, CLT_OPT_FLAG, &b.no_bias, NULL,

@@ -222,7 +222,7 @@ struct clt_config {
     clt_dtype precision;     /* fp32, amp_bf16 (exact8 too), amp_fp16 */
     bool eight_bits;         /* exact8: products of 8-bit blocks */
     bool fp8;                /* amp_fp8: products in 8-bit floating point */
-    int64_t attention_bits;  /* 16, or with exact8 8: attention in 8-bit blocks */
+    int64_t attention_bits;  /* 16; with exact8 8, attention in 8-bit blocks, or 16 */
     bool reduce_bf16;        /* ranks exchange gradients in bf16: fsdp_config.mixed_precision */
     clt_recompute recompute; /* cltrain.recompute or fsdp_config.activation_checkpointing */
     bool recompute_open;     /* it is only the default, and may follow the device's memory: clt_plan_fit */

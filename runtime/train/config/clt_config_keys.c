@@ -97,8 +97,10 @@ static const clt_key own_keys[] = {
         .choices = numerics_names, .nullable = true),
     KEY("exact_lanes", c.exact_lanes, "8",
         "parts of a batch that are summed in a fixed tree; at least one for each rank"),
-    KEY("attention_bits", c.attention_bits, "16",
-        "8: attention in 8-bit blocks, too, with precision exact8; heads of at most 256 elements"),
+    KEY("attention_bits", c.attention_bits, "null",
+        "with precision exact8: 8, attention in 8-bit blocks, too (the default; heads of at most 256 "
+        "elements), or 16",
+        .nullable = true),
     KEY("stop_before", c.stop_before, "null",
         "save and exit with 75 before this: minutes from the start, or a time in seconds since 1970; needs "
         "save_folder",

@@ -181,6 +181,7 @@ clt_status clt_config_resolve_precision(clt_schema_reader *r, clt_config_builder
     if (c->eight_bits && c->numerics == CLT_FAST)
         return clt_config_fail_both(r, "precision", "cltrain.numerics",
                                     "exact8 has numerics exact: leave numerics out");
+    if (!clt_config_given(c, "cltrain.attention_bits")) c->attention_bits = c->eight_bits ? 8 : 16;
     if (c->attention_bits != 8 && c->attention_bits != 16)
         return clt_schema_fail(r, "cltrain.attention_bits", "is %lld: it must be 8 or 16",
                                (long long)c->attention_bits);
