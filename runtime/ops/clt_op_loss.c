@@ -3,6 +3,7 @@
 
 #include "runtime/ops/clt_check.h"
 #include "runtime/ops/clt_op_loss.h"
+#include "runtime/ops/clt_rowwise.h"
 #include "runtime/ops/ref/clt_ref.h"
 
 /* Rows of loss_stream.cl: for a vocabulary that fits into local memory and is aligned to 8 elements. */
@@ -10,12 +11,20 @@ static bool is_stream(const clt_variant *v) {
     return strcmp(v->body, "stream") == 0;
 }
 
+/* Rows of loss_wide.cl are for 16-bit logits that are aligned to 8 elements, without a softcap. */
+static bool in_eights(const clt_loss_params *p) {
+    return p->vocab % 8 == 0 && p->logits.ld % 8 == 0 && p->logits.ref.off % 8 == 0;
+}
+static bool fits(const clt_variant *v, const void *call) {
+    const clt_loss_params *p = call;
+    return !clt_variant_wide(v) || (p->logits.type != CLT_F32 && !(p->softcap > 0.0f) && in_eights(p));
+}
+
 /* Rows that fit a work-group of loss_stream.cl, 0 to 2: the second is loaded while the first is processed. */
 static int stream_rows(const clt_ops *ops, const clt_loss_params *p) {
     const uint64_t row = (uint64_t)p->vocab * clt_dtype_bytes(p->logits.type), others = 4096;
     const uint64_t local = clt_device_get_facts(clt_ops_device(ops))->local_mem;
-    if (p->softcap > 0.0f || p->vocab % 8 || p->logits.ld % 8 || p->logits.ref.off % 8 || local < others)
-        return 0;
+    if (p->softcap > 0.0f || !in_eights(p) || local < others) return 0;
     return (int)CLT_MIN((local - others) / row, (uint64_t)2);
 }
 
@@ -37,7 +46,7 @@ static clt_status run_loss(clt_ops *ops, const clt_variant *v, const clt_loss_pa
 
 /* --- the check: ordinary rows, an ignored one and ties, in the call's form --- */
 
-enum { ROWS = 5, VOCAB = 331 };
+enum { ROWS = 5, VOCAB = 331, LONG_VOCAB = 4200 /* two parts of loss_wide.cl and a piece */ };
 
 /* Rows of `numerics: fast` are compared with the oracle's values before the store. The terms e^(z-m) have a
  * relative error of (|z - m| + 4) 2^-23 and sums add positive terms only. So a loss differs by less than
@@ -56,7 +65,8 @@ static void check_with(clt_check *c, const clt_variant *v, const clt_loss_params
     /* at most `weight`, which the bound assumes, except for the ignored row */
     const float row_weight[ROWS] = {0.0625f, 0.1f, 0.5f, 0.03125f, 0.12f};
     const clt_dtype type = call->logits.type;
-    const int64_t vocab = is_stream(v) ? call->vocab : VOCAB, ld = is_stream(v) ? vocab + 8 : VOCAB + 9;
+    const int64_t vocab = is_stream(v) ? call->vocab : clt_variant_wide(v) ? LONG_VOCAB : VOCAB;
+    const int64_t ld = is_stream(v) || clt_variant_wide(v) ? vocab + 8 : vocab + 9;
     const size_t n = (size_t)(ROWS * ld);
     float *x = clt_check_random(c, n, 1), *loss = clt_check_zeros(c, ROWS);
     int32_t correct[ROWS];
@@ -90,7 +100,7 @@ static clt_status check_variant(clt_ops *ops, const clt_variant *v, void *ctx) {
     clt_kernel *k;
     if (clt_kernel_try(clt_ops_device(ops), v->file, "loss", v->options, &k) != CLT_OK)
         return clt_variant_fail(ops, "%s does not build", v->file);
-    clt_check c = {.ops = ops, .aligned = is_stream(v)};
+    clt_check c = {.ops = ops, .aligned = is_stream(v) || clt_variant_wide(v)};
     /* Weights of rows are an argument: one program, and one verdict, for calls with and without them. */
     for (int weighted = 0; weighted <= ((const clt_loss_params *)ctx)->grad; weighted++)
         check_with(&c, v, ctx, weighted);
@@ -98,8 +108,7 @@ static clt_status check_variant(clt_ops *ops, const clt_variant *v, void *ctx) {
 }
 
 static bool takes_other(const clt_variant *v, const void *call) {
-    (void)call;
-    return !is_stream(v);
+    return !is_stream(v) && fits(v, call);
 }
 
 /* --- the operation --- */
@@ -120,7 +129,7 @@ clt_status clt_op_loss(clt_ops *ops, const clt_loss_params *p) {
         snprintf(options + n, sizeof options - (size_t)n, " -DCOLS=%d -DSLOTS=%d", (int)p->vocab, stream);
     const clt_variant_question q = {.op = "loss",
                                     .options = options,
-                                    .takes = stream ? NULL : takes_other,
+                                    .takes = stream ? fits : takes_other,
                                     .check = check_variant,
                                     .call = p};
     CLT_TRY(clt_variant_pick_for(ops, &q, &v));

@@ -25,6 +25,24 @@ static const shape small[] = {
     {3, 4096, 0, 0.0f, 1.0f, 0.0f, PLAIN},
 };
 
+/* For wide rows: multiples of 8, without a softcap. */
+static const shape wide_tiny[] = {{3, 8, 8, 4.0f, 1.0f, 0.0f, IGNORED}, {2, 64, 0, 4.0f, 0.5f, 0.0f, TIES}};
+static const shape wide[] = {
+    {1, 8, 0, 3.0f, 1.0f, 0.0f, PLAIN},         {4, 50368, 0, 6.0f, 1.0f, 0.0f, IGNORED},
+    {3, 50256, 8, 3.0f, 0.25f, 0.0f, TIES},     {7, 336, 8, 8.0f, 1.0f, 0.0f, TIES},
+    {6, 128, 0, 5.0f, 1.0f, 0.0f, ALL_IGNORED}, {16, 72, 0, 200.0f, 1.0f, 0.0f, PLAIN},
+    {9, 2056, 16, 1.0f, 1.0f, 0.0f, EXTREME},   {3, 4096, 0, 0.0f, 1.0f, 0.0f, PLAIN},
+};
+static size_t shapes_for(const shape **s) {
+    const bool few = tu_tiny();
+    if (tu_wide()) {
+        *s = few ? wide_tiny : wide;
+        return few ? CLT_COUNT_OF(wide_tiny) : CLT_COUNT_OF(wide);
+    }
+    *s = few ? tiny : small;
+    return few ? CLT_COUNT_OF(tiny) : CLT_COUNT_OF(small);
+}
+
 static float *make_logits(const shape *s) {
     size_t n = (size_t)(s->rows * (s->vocab + s->gap));
     float *x = s->kind == EXTREME ? tu_extreme(n, 1) : tu_random(n, 1, s->spread);
@@ -85,12 +103,15 @@ static void run_shape(int d, const shape *s, clt_dtype type, bool grad, bool apa
 
 static void each_shape(int d, const char *id) {
     (void)id;
-    const shape *s = tu_tiny() ? tiny : small;
-    for (size_t i = 0; i < (tu_tiny() ? CLT_COUNT_OF(tiny) : CLT_COUNT_OF(small)); i++) {
-        for (clt_dtype type = CLT_F32; type <= CLT_F16; type++)
+    const shape *s = NULL;
+    const size_t n = shapes_for(&s);
+    const clt_dtype first = tu_wide() ? CLT_BF16 : CLT_F32, types = CLT_F16 - first + 1;
+    for (size_t i = 0; i < n; i++) {
+        const clt_dtype one = first + (clt_dtype)i % types;
+        for (clt_dtype type = first; type <= CLT_F16; type++)
             run_shape(d, &s[i], type, true, false, i % 2, true);
-        run_shape(d, &s[i], (clt_dtype)(i % 3), true, true, i / 3 % 2, true);
-        run_shape(d, &s[i], (clt_dtype)(i % 3), false, i % 2, false, i % 2);
+        run_shape(d, &s[i], one, true, true, i / 3 % 2, true);
+        run_shape(d, &s[i], one, false, i % 2, false, i % 2);
     }
 }
 
@@ -102,16 +123,17 @@ static void loss_gives_the_oracles_words(void **state) {
 /* Damaged rows: targets outside, NaN and infinite logits. */
 static void each_hostile(int d, const char *id) {
     (void)id;
-    enum { V = 100, R = 6 };
+    enum { V = 104, R = 6 };
+    const clt_dtype type = tu_wide() ? CLT_BF16 : CLT_F32;
     float *x = tu_random(R * V, 1, 4.0f), loss[R];
-    const int32_t targets[R] = {100, INT32_MAX, 5, 6, 7, INT32_MIN};
+    const int32_t targets[R] = {V, INT32_MAX, 5, 6, 7, INT32_MIN};
     int32_t hit[R];
     x[2 * V + 50] = NAN;
     x[3 * V + 50] = INFINITY;
     for (int v = 0; v < V; v++) x[4 * V + v] = -INFINITY;
     clt_loss_params p = {.rows = R,
                          .vocab = V,
-                         .logits = clt_tensor_of(tu_upload(d, x, R * V), V, CLT_F32),
+                         .logits = clt_tensor_of(tu_upload_rounded(d, type, x, R * V), V, type),
                          .targets = tu_upload_i32(d, targets, R),
                          .token_loss = tu_blank(d, R),
                          .correct = tu_blank(d, R),
@@ -120,10 +142,11 @@ static void each_hostile(int d, const char *id) {
                          .weight = 1.0f};
     tu_assert_ok(clt_op_loss(tu_ops(d), &p), "loss");
     clt_ref_loss(R, V, V, x, targets, 1.0f, 0.0f, true, false, 1.0f, NULL, loss, hit);
+    clt_ref_round(type, x, R * V);
     const float *got = tu_download(p.token_loss, R);
     for (int r = 0; r < 5; r++) assert_true(isnan(got[r]));
     tu_assert_words("token losses", got, loss, R);
-    tu_assert_words("gradients", tu_download(p.logits.ref, R * V), x, R * V);
+    tu_assert_words("gradients", tu_download_as(p.logits.ref, type, R * V), x, R * V);
     tu_assert_i32("correct", tu_download_i32(p.correct, R), hit, R);
     clt_free(x);
 }
