@@ -36,7 +36,7 @@ rows() {
         awk -v op="$(basename "$table" .vt)" -v not="${1:-}" '
             /^#/ || NF < 5 || op "=" $1 == not { next }
             { n = split($4, word, ","); ok = 1
-              for (i = 1; i <= n; i++) if (word[i] != "-" && word[i] !~ /^(work_group|local_mem)>=/) ok = 0
+              for (i = 1; i <= n; i++) if (word[i] != "-" && word[i] !~ /^(work_group|local_mem)>=|^uses=/) ok = 0
               if (ok) { printf "%s=%s,", op, $1; exit } }' "$table"
     done
 }
@@ -61,7 +61,9 @@ record_step() { # name, golden set, row that the model cannot use, overrides
 }
 rm -rf "$WORK"/run-*
 # Two steps for the chain; single steps with other kernels.
-record_step chain-layernorm e2e "" load_path=hf load_weights_only=true max_duration=2ba --record-steps 1:2
+for precision in fp32 exact8; do
+    record_step chain-$precision e2e "" load_path=hf load_weights_only=true max_duration=2ba precision=$precision --record-steps 1:2
+done
 record_step step-bf16 e2e "" precision=amp_bf16
 record_step step-variants mpt-variants norm=wide model.emb_pdrop=0.1
 record_step step-rope mpt-rope ""
@@ -85,10 +87,11 @@ for target in $TARGETS; do
     for program in matrix matrix8; do
         python3 tools/amd/$program.py --emulator "$EMULATOR" --target "$target" --work "$WORK/code" 2>>"$WORK/$target.log" || failed=1
     done
-    echo "--- $target: chain of two steps"
-    [ -n "$ONLY" ] || python3 tools/amd/chain.py --emulator "$EMULATOR" --target "$target" --work "$WORK/code" \
-        --cltrain "$BUILD/cltrain" --checkpoint "$(echo "$WORK"/run-chain-layernorm/ep*)" "$WORK/records/chain-layernorm" \
-        2>>"$WORK/$target.log" || failed=1
+    for precision in $([ -n "$ONLY" ] || echo fp32 exact8); do
+        echo "--- $target: chain of two steps in $precision"
+        python3 tools/amd/chain.py --emulator "$EMULATOR" --target "$target" --work "$WORK/code" --cltrain "$BUILD/cltrain" \
+            --checkpoint "$(echo "$WORK/run-chain-$precision"/ep*)" "$WORK/records/chain-$precision" 2>>"$WORK/$target.log" || failed=1
+    done
     echo "--- $target: single steps"
     run "$MOST" "$WORK"/records/step-*
 done
