@@ -14,19 +14,8 @@
 #include "../include/clt_row.clh"
 #define Z float
 #define Z_TANH clt_tanh
+#include "loss_max.clh"
 #include "loss_z.clh"
-
-/* The largest of the items' v (never NaN), to all of them. */
-static inline float group_max(float v, __local float *s, uint item) {
-    barrier(CLK_LOCAL_MEM_FENCE);
-    s[item] = v;
-    for (uint d = WG / 2; d > 0; d >>= 1) {
-        barrier(CLK_LOCAL_MEM_FENCE);
-        if (item < d) s[item] = s[item + d] > s[item] ? s[item + d] : s[item];
-    }
-    barrier(CLK_LOCAL_MEM_FENCE);
-    return s[0];
-}
 
 /* The tree over the sums of the lanes, to all items. Elements of the row that were read before may be written
  * after it. */

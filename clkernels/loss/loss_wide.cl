@@ -14,6 +14,7 @@
 #endif
 #include "../include/clt_math.clh"
 #include "../include/clt_row.clh"
+#include "loss_max.clh"
 #include "loss_z.clh"
 #if TYPE == 0 || SOFTCAP
 #error "loss_wide is for 16-bit logits without a softcap"
@@ -36,18 +37,6 @@ static inline eight load_z(__global const elem *x, float scale) {
 static inline eight exp_of(eight z, float m) {
     EACH(i, 8) z.v[i] = clt_exp(z.v[i] - m);
     return z;
-}
-
-/* The largest of the items' v (never NaN), to all of them. */
-static inline float group_max(float v, __local float *s, uint item) {
-    barrier(CLK_LOCAL_MEM_FENCE);
-    s[item] = v;
-    for (uint d = WG / 2; d > 0; d >>= 1) {
-        barrier(CLK_LOCAL_MEM_FENCE);
-        if (item < d) s[item] = s[item + d] > s[item] ? s[item + d] : s[item];
-    }
-    barrier(CLK_LOCAL_MEM_FENCE);
-    return s[0];
 }
 
 static inline float row_max(__global const elem *x, size_t n, float scale, __local float *s, uint item) {
