@@ -109,8 +109,12 @@ loss(__global elem *logits, ulong logits_off, __global const int *targets, ulong
     const size_t row = get_group_id(0), n = vocab;
     const uint item = (uint)get_local_id(0);
     const int target = targets[targets_off + row];
+    const bool valid = target >= 0 && (ulong)target < vocab;
     __global elem *x = logits + logits_off + row * ld;
-    if (target < 0 || (ulong)target >= vocab) {
+    /* In front of the test: Intel's compiler for CPUs moves a load from behind it to here, and takes -100 for an
+     * offset of 4 billion. And in front of the barriers that let the gradient overwrite the logits. */
+    const float z = CLT_LOAD(TYPE, x + (valid ? target : 0)) * scale;
+    if (!valid) {
         if (item == 0) token_loss[token_loss_off + row] = target < 0 ? 0.0f : NAN;
         if (item == 0 && correct) correct[correct_off + row] = 0;
 #if GRAD
@@ -118,7 +122,6 @@ loss(__global elem *logits, ulong logits_off, __global const int *targets, ulong
 #endif
         return;
     }
-    const float z = CLT_LOAD(TYPE, x + target) * scale; /* before the barriers in front of the gradient */
     const float m = row_max(x, n, scale, s, item);
     if (correct) {
         const bool first = z == m && !has_lower(x, (size_t)target, m, scale, s, item);
