@@ -5,7 +5,7 @@
 #
 # Sources are found by folder: a new .c file in a layer's folder, a test/<folder>/test_*.c or a .cl file needs
 # no change here. Variables: BUILD=folder, CC=clang, MPICC=another MPI's mpicc,
-# SANITIZE=address|undefined|thread, WERROR=0, DEBUG=1.
+# SANITIZE=address|undefined|thread, WERROR=0, DEBUG=1, CURL=0 (without object stores: no libcurl, no expat).
 
 BUILD ?= build
 CC ?= gcc
@@ -13,9 +13,11 @@ MPICC ?= mpicc
 DEBUG ?= 0
 WERROR ?= 1
 SANITIZE ?=
+CURL ?= 1
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 
-PKGS := jansson yaml-0.1 libxxhash libzstd libcrypto zlib libbrotlidec libbrotlienc libpcre2-8 libutf8proc libmicrohttpd
+PKGS := jansson yaml-0.1 libxxhash libzstd libcrypto zlib libbrotlidec libbrotlienc libpcre2-8 libutf8proc libmicrohttpd \
+	$(if $(filter 0,$(CURL)),,libcurl expat)
 # The MPI flags are those of its compiler wrapper; Open MPI's and MPICH's wrappers support -show.
 MPI_SHOW := $(shell $(MPICC) -show 2>/dev/null)
 MPI_CFLAGS := $(filter -I% -D% -pthread,$(MPI_SHOW))
@@ -42,14 +44,18 @@ CFLAGS_clt_version := -DCLT_VERSION='"$(VERSION)"' -DCLT_GIT='"$(GIT_HASH)"'
 
 LIB_SRC := $(wildcard runtime/base/*.c runtime/device/*.c runtime/ops/*.c runtime/ops/ref/*.c runtime/model/*.c runtime/model/*/*.c \
 	runtime/data/*.c runtime/data/*/*.c runtime/checkpoint/*.c runtime/train/*/*.c runtime/api/*.c collectives/*.c)
+OBJECT_NONE := runtime/object/clt_object_none.c
+LIB_SRC += $(if $(filter 0,$(CURL)),$(OBJECT_NONE),$(filter-out $(OBJECT_NONE),$(wildcard runtime/object/*.c)))
 LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/obj/%.o) $(BUILD)/obj/gen/kernels.o
 CLTRAIN_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard tools/cltrain/*.c))
 CLBENCH_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard tools/clbench/*.c))
 KERNELS := $(sort $(wildcard clkernels/*/*.cl clkernels/*/*.clh clkernels/*/*.vt) clkernels/tuned.csv)
-TEST_SRC := $(wildcard test/unit/test_*.c test/ops/test_*.c test/model/test_*.c test/train/test_*.c test/fault/test_*.c)
+TEST_SRC := $(wildcard test/unit/test_*.c test/ops/test_*.c test/model/test_*.c test/train/test_*.c test/fault/test_*.c \
+	$(if $(filter 0,$(CURL)),,test/object/test_*.c))
 TEST_BIN := $(TEST_SRC:%.c=$(BUILD)/%)
 # Fuzz targets, linked with a main function that replays files and mutations of them.
-FUZZ_BIN := $(patsubst %.c,$(BUILD)/%,$(wildcard test/fuzz/fuzz_*.c))
+FUZZ_SRC := $(filter-out $(if $(filter 0,$(CURL)),test/fuzz/fuzz_s3_%),$(wildcard test/fuzz/fuzz_*.c))
+FUZZ_BIN := $(FUZZ_SRC:%.c=$(BUILD)/%)
 TEST_LIB_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard test/*.c))
 
 .PHONY: FORCE all lib tests fuzz help clean setup setup-check demo check check-long hop-table hop-curves test lint bench \

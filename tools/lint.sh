@@ -30,12 +30,13 @@ for f in "${files[@]}"; do
     esac
 done
 
-below_train="runtime/base runtime/device runtime/ops collectives runtime/model runtime/data runtime/checkpoint"
+below_train="runtime/base runtime/object runtime/device runtime/ops collectives runtime/model runtime/data runtime/checkpoint"
 train="runtime/train/config runtime/train/engine runtime/train/sink runtime/train/run"
 # Folders are layers: the folders whose headers each one may include (docs/architecture.md).
 may_include() {
     case $1 in
     runtime/base) echo "runtime/base" ;;
+    runtime/object) echo "runtime/base runtime/object" ;;
     runtime/device) echo "runtime/base runtime/device" ;;
     # The oracle includes functions that it shares with the kernels.
     runtime/ops) echo "runtime/base runtime/device runtime/ops clkernels" ;;

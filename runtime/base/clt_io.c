@@ -7,6 +7,13 @@
 
 #include "runtime/base/clt_io_component.h"
 
+const char *clt_io_explain(const char *path, int e) {
+    clt_io_component *c;
+    const char *name, *why = NULL;
+    if (!clt_io_find(path, &c, &name) && c->ops->explain) why = c->ops->explain(c);
+    return why && *why ? why : strerror(e);
+}
+
 static clt_status failed(const char *verb, const char *path, int e) {
     const char *hint = e == ENOSPC   ? "; free some space or choose another folder"
                        : e == EACCES ? "; check the permissions"
@@ -14,8 +21,8 @@ static clt_status failed(const char *verb, const char *path, int e) {
                        : e == ELOOP  ? "; a symbolic link is not followed here"
                                      : "";
     if (e == EPROTONOSUPPORT) return clt_io_require(path, 0, verb);
-    return clt_error(e == ENOMEM ? CLT_NO_MEMORY : CLT_IO, "cannot %s %s: %s%s", verb, path, strerror(e),
-                     hint);
+    return clt_error(e == ENOMEM ? CLT_NO_MEMORY : CLT_IO, "cannot %s %s: %s%s", verb, path,
+                     clt_io_explain(path, e), hint);
 }
 
 /* --- files --- */
@@ -346,6 +353,35 @@ clt_status clt_io_write_atomic(const char *path, const void *data, size_t bytes)
     if (clt_io_can(path, CLT_IO_APPEARS_WHOLE)) return write_file(path, data, bytes);
     CLT_TRY(clt_io_require(path, CLT_IO_CAN_RENAME, "replacing a file"));
     return write_and_rename(path, data, bytes);
+}
+
+/* --- versions, and what was not finished --- */
+
+int clt_io_replace(const char *path, const void *data, size_t bytes, const char *expected,
+                   char version[CLT_IO_VERSION_BYTES]) {
+    clt_io_component *c;
+    const char *name;
+    char unused[CLT_IO_VERSION_BYTES];
+    int e = clt_io_find(path, &c, &name);
+    if (!e && !(c->caps & CLT_IO_HAS_VERSIONS)) e = ENOTSUP;
+    return e ? e : c->ops->replace(c, name, data, bytes, expected, version ? version : unused);
+}
+
+int clt_io_version(const char *path, char version[CLT_IO_VERSION_BYTES]) {
+    clt_io_component *c;
+    const char *name;
+    int e = clt_io_find(path, &c, &name);
+    if (!e && !(c->caps & CLT_IO_HAS_VERSIONS)) e = ENOTSUP;
+    return e ? e : c->ops->version(c, name, version);
+}
+
+clt_status clt_io_clean(const char *path, double age, int *n) {
+    clt_io_component *c;
+    const char *name;
+    *n = 0;
+    int e = clt_io_find(path, &c, &name);
+    if (!e && c->ops->clean) e = c->ops->clean(c, name, age, n);
+    return e ? failed("clean", path, e) : CLT_OK;
 }
 
 /* --- locks --- */

@@ -30,7 +30,8 @@ typedef enum {
                                        * otherwise a file is written from its beginning to its end, once */
     CLT_IO_HAS_FOLDERS = 1 << 7,      /* folders exist by themselves; otherwise a folder is a common prefix of
                                        * names: it is listed while something is below it, and mkdir does nothing */
-    CLT_IO_APPEARS_WHOLE = 1 << 8     /* a new file gets its name when it is closed, with all its contents */
+    CLT_IO_APPEARS_WHOLE = 1 << 8,    /* a new file gets its name when it is closed, with all its contents */
+    CLT_IO_HAS_VERSIONS = 1 << 9      /* clt_io_replace, clt_io_version */
 } clt_io_capability;
 
 /* Whether a component serves `path` and has all these capabilities (clt_io_capability, or'ed). */
@@ -127,6 +128,30 @@ clt_status clt_io_write_atomic(const char *path, const void *data, size_t bytes)
 /* A name beside `path` that no other process or thread of this host uses: PATH.tmp.PID.N. To be freed with
  * clt_free. */
 char *clt_io_temporary(const char *path);
+
+/* --- versions --- */
+
+/* A version names the contents of a file: an object's ETag. */
+enum { CLT_IO_VERSION_BYTES = 256 };
+
+/* Writes a whole file in one step if its version is the expected one: NULL, any; "", the file does not exist;
+ * otherwise what clt_io_version or an earlier clt_io_replace gave. `version` (NULL is allowed) receives the
+ * new one. EEXIST, ESTALE: the file exists, is another version or gone; nothing changed. ENOTSUP: the storage
+ * has no versions. `version` may be the array of `expected`. */
+int clt_io_replace(const char *path, const void *data, size_t bytes, const char *expected,
+                   char version[CLT_IO_VERSION_BYTES]);
+/* ENOENT: the file does not exist. */
+int clt_io_version(const char *path, char version[CLT_IO_VERSION_BYTES]);
+
+/* --- what was not finished --- */
+
+/* Removes what writers that ended left below a path and no list shows: uploads of which no part was added for
+ * `age` seconds (their parts cost money). *n: how many. Other storage: *n = 0. */
+clt_status clt_io_clean(const char *path, double age, int *n);
+
+/* Why the calling thread's last operation on the storage of `path` failed with `e`: the storage's own words,
+ * or strerror. Valid until its next operation. */
+const char *clt_io_explain(const char *path, int e);
 
 /* --- locks --- */
 

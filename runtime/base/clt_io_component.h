@@ -15,7 +15,8 @@
 
 typedef struct clt_io_component clt_io_component;
 
-/* Each function returns 0 or an errno value and prints nothing. `path` is what follows SCHEME:// in a URL
+/* Each function returns 0 or an errno value and prints nothing; `explain` tells more about the calling
+ * thread's last failure. `path` is what follows SCHEME:// in a URL
  * ("bucket/key"), or the plain path. `handle` and `lock` are the component's values; it may choose NULL. All
  * functions may be called from several threads at once, also for one handle. Concurrent writes to one handle
  * have different ranges. NULL is allowed for rename, exchange and append without the capability of that name,
@@ -59,6 +60,19 @@ typedef struct {
                 char holder[CLT_IO_OWNER_BYTES]);
     int (*sign)(clt_io_component *c, void *lock, const char *owner); /* replaces the owner's text */
     void (*unlock)(clt_io_component *c, void *lock);
+
+    /* --- versions: see clt_io_replace; NULL without CLT_IO_HAS_VERSIONS --- */
+    int (*replace)(clt_io_component *c, const char *path, const void *data, size_t bytes,
+                   const char *expected, char version[CLT_IO_VERSION_BYTES]);
+    int (*version)(clt_io_component *c, const char *path, char version[CLT_IO_VERSION_BYTES]);
+
+    /* See clt_io_clean. NULL: nothing is ever unfinished. */
+    int (*clean)(clt_io_component *c, const char *path, double age, int *n);
+
+    /* What a message says instead of strerror about this thread's last failure here: "503 SlowDown after 8
+     * attempts (request id ...)". NULL, as a function or a result: strerror. Valid until the thread's next
+     * call. */
+    const char *(*explain)(clt_io_component *c);
 } clt_io_ops;
 
 /* Begins the struct of every component. */

@@ -136,6 +136,7 @@ static const struct {
     {CLT_IO_CAN_WRITE_RANGES, "write a file in any order"},
     {CLT_IO_HAS_FOLDERS, "keep folders"},
     {CLT_IO_APPEARS_WHOLE, "publish a file when it is closed"},
+    {CLT_IO_HAS_VERSIONS, "replace a file on condition"},
 };
 
 bool clt_io_can(const char *path, unsigned caps) {

@@ -1,0 +1,51 @@
+/* clt_http: HTTP requests over libcurl's multi interface. One thread of this process moves the bytes of all
+ * requests; connections are kept and used again (HTTP/1.1). A request is sent once: repeating it is clt_s3's
+ * business. TLS is verified, redirects are not followed, only http and https are spoken.
+ *
+ * Functions print nothing. They may be called from several threads. */
+#ifndef CLT_HTTP_H
+#define CLT_HTTP_H
+
+#include "runtime/base/clt_base.h"
+
+typedef struct {
+    const char *method;         /* "GET", "PUT", "POST", "HEAD", "DELETE" */
+    const char *url;            /* encoded, complete */
+    const char *const *headers; /* "name: value" */
+    size_t n_headers;
+    const void *body; /* PUT and POST; borrowed until the request ends */
+    size_t body_bytes;
+    void *into;        /* where the body of a 2xx response goes, NULL: into response->text */
+    size_t into_bytes; /* at most this much: more is EMSGSIZE */
+    double seconds;    /* deadline of the whole request; < 1 KiB/s for 30 s ends it, too */
+} clt_http_request;
+
+typedef struct {
+    int status;   /* 0: there was no response */
+    size_t bytes; /* of the body in `into` */
+    char *text;   /* the body otherwise (at most 16 MiB + a NUL); to be freed by clt_http_response_free */
+    size_t text_bytes;
+    uint64_t content_length; /* UINT64_MAX: not given */
+    char etag[256], request_id[128], range[128], date[64], region[64],
+        retry_after[64]; /* "": not given;
+                          * range: Content-Range; request_id: x-amz-request-id; region: x-amz-bucket-region */
+    char error[256];     /* libcurl's text when status is 0 or the body broke off */
+    double seconds;      /* the request took */
+} clt_http_response;
+
+/* Sends and waits. 0: a complete response of any status. ETIMEDOUT: the deadline, or no bytes for 30 s;
+ * ECONNRESET: the connection broke, or the body is shorter than announced; ECONNREFUSED, EHOSTUNREACH (name
+ * or route), EPROTO (TLS: certificate or handshake), EMSGSIZE (body larger than into_bytes), ECANCELED
+ * (clt_http_cancel_all or a request to stop the process a second time), ENOMEM. *out is set in any case. */
+int clt_http_perform(const clt_http_request *r, clt_http_response *out);
+void clt_http_response_free(clt_http_response *r);
+
+/* Ends all requests with ECANCELED, now and from now on: for the end of a process. */
+void clt_http_cancel_all(void);
+
+typedef struct {
+    uint64_t requests, connections, bytes_up, bytes_down;
+} clt_http_totals;
+clt_http_totals clt_http_counted(void);
+
+#endif
