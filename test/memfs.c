@@ -400,10 +400,28 @@ static void mem_unlock(clt_io_component *c, void *lock) {
 }
 
 memfs *mem_create(void) {
-    static const clt_io_ops ops = {"memory",     mem_open,   mem_pread, mem_pwrite, mem_append,
-                                   mem_size,     mem_sync,   mem_sync,  mem_close,  mem_rename,
-                                   mem_exchange, mem_unlink, mem_rmdir, mem_mkdir,  mem_sync_dir,
-                                   mem_list,     mem_stat,   mem_lock,  mem_sign,   mem_unlock};
+    static const clt_io_ops ops = {
+        .name = "memory",
+        .open = mem_open,
+        .pread = mem_pread,
+        .pwrite = mem_pwrite,
+        .append = mem_append,
+        .size = mem_size,
+        .datasync = mem_sync,
+        .sync = mem_sync,
+        .close = mem_close,
+        .rename = mem_rename,
+        .exchange = mem_exchange,
+        .unlink = mem_unlink,
+        .rmdir = mem_rmdir,
+        .mkdir = mem_mkdir,
+        .sync_dir = mem_sync_dir,
+        .list = mem_list,
+        .stat = mem_stat,
+        .lock = mem_lock,
+        .sign = mem_sign,
+        .unlock = mem_unlock,
+    };
     memfs *fs = clt_calloc(1, sizeof *fs);
     fs->base = (clt_io_component){&ops, clt_io_local()->caps, .lock_retry = 0.01};
     mem_reset(fs);

@@ -4,6 +4,7 @@
 
 #include "runtime/api/api.h"
 #include "runtime/base/clt_signal.h"
+#include "runtime/object/clt_object.h"
 
 /* --- preparing --- */
 
@@ -107,6 +108,7 @@ static void make_context(cltrain_run *run) {
 static clt_status open_run(cltrain_run *run) {
     const char *const *settings = (const char *const *)run->settings.v;
     const size_t n = run->settings.n;
+    CLT_TRY(clt_object_register());
     CLT_TRY(run->text
                 ? clt_config_parse(run->text, strlen(run->text), "configuration", settings, n, &run->config)
                 : clt_config_load(run->path, settings, n, &run->config));

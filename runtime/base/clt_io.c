@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "runtime/base/clt_io_component.h"
+#include "runtime/base/clt_signal.h"
 
 const char *clt_io_explain(const char *path, int e) {
     clt_io_component *c;
@@ -14,15 +15,30 @@ const char *clt_io_explain(const char *path, int e) {
     return why && *why ? why : strerror(e);
 }
 
+static _Thread_local bool heeds_stop;
+
+bool clt_io_heed_stop(bool heed) {
+    bool before = heeds_stop;
+    heeds_stop = heed;
+    return before;
+}
+bool clt_io_stop_heeded(void) {
+    return heeds_stop;
+}
+bool clt_io_stop_requested(void) {
+    return heeds_stop && clt_signal_received() != 0;
+}
+
 static clt_status failed(const char *verb, const char *path, int e) {
+    if (e == ECANCELED && clt_io_stop_requested()) return CLT_STOPPED;
     const char *hint = e == ENOSPC   ? "; free some space or choose another folder"
                        : e == EACCES ? "; check the permissions"
                        : e == EROFS  ? "; the file system is read-only"
                        : e == ELOOP  ? "; a symbolic link is not followed here"
                                      : "";
     if (e == EPROTONOSUPPORT) return clt_io_require(path, 0, verb);
-    return clt_error(e == ENOMEM ? CLT_NO_MEMORY : CLT_IO, "cannot %s %s: %s%s", verb, path,
-                     clt_io_explain(path, e), hint);
+    const clt_status st = e == ENOMEM ? CLT_NO_MEMORY : e == ENOKEY ? CLT_BAD_CONFIG : CLT_IO;
+    return clt_error(st, "cannot %s %s: %s%s", verb, path, clt_io_explain(path, e), hint);
 }
 
 /* --- files --- */
@@ -30,8 +46,14 @@ static clt_status failed(const char *verb, const char *path, int e) {
 struct clt_file {
     clt_io_component *c;
     void *handle;
+    atomic_bool broken; /* a write or a sync failed: close must not publish the file */
     char path[];
 };
+
+static clt_status broke(clt_file *f, const char *verb, int e) {
+    f->broken = true;
+    return failed(verb, f->path, e);
+}
 
 static bool reads(clt_io_mode mode) {
     return mode == CLT_IO_READ || mode == CLT_IO_READ_PLAIN;
@@ -57,6 +79,7 @@ clt_status clt_file_open(const char *path, clt_io_mode mode, clt_file **out) {
     clt_file *f = clt_malloc(sizeof *f + strlen(path) + 1);
     f->c = c;
     f->handle = handle;
+    f->broken = false;
     strcpy(f->path, path);
     *out = f;
     return CLT_OK;
@@ -81,8 +104,8 @@ clt_status clt_file_pwrite(clt_file *f, const void *src, size_t bytes, uint64_t 
         size_t n;
         int e = f->c->ops->pwrite(f->c, f->handle, (const char *)src + at, bytes - at, offset + at, &n);
         if (e == EINTR) continue;
-        if (e) return failed("write", f->path, e);
-        if (n == 0) return failed("write", f->path, ENOSPC);
+        if (e) return broke(f, "write", e);
+        if (n == 0) return broke(f, "write", ENOSPC);
         at += n;
     }
     return CLT_OK;
@@ -112,16 +135,29 @@ clt_status clt_file_size(clt_file *f, uint64_t *bytes) {
 
 clt_status clt_file_datasync(clt_file *f) {
     int e = f->c->ops->datasync(f->c, f->handle);
-    return e ? failed("sync", f->path, e) : CLT_OK;
+    return e ? broke(f, "sync", e) : CLT_OK;
 }
 
 clt_status clt_file_sync(clt_file *f) {
     int e = f->c->ops->sync(f->c, f->handle);
-    return e ? failed("sync", f->path, e) : CLT_OK;
+    return e ? broke(f, "sync", e) : CLT_OK;
+}
+
+void clt_file_abandon(clt_file *f) {
+    if (!f) return;
+    if (f->c->ops->abandon)
+        f->c->ops->abandon(f->c, f->handle);
+    else
+        f->c->ops->close(f->c, f->handle);
+    clt_free(f);
 }
 
 clt_status clt_file_close(clt_file *f) {
     if (!f) return CLT_OK;
+    if (f->broken && f->c->ops->abandon) {
+        clt_file_abandon(f); /* its failure was reported */
+        return CLT_OK;
+    }
     int e = f->c->ops->close(f->c, f->handle);
     clt_status st = e && e != EINTR ? failed("close", f->path, e) : CLT_OK;
     clt_free(f);
@@ -236,6 +272,10 @@ static int make_folder(const char *path, bool durable) {
 
 static int make_folders(const char *path, bool durable) {
     size_t root = clt_path_scheme(path);
+    clt_io_component *c;
+    const char *name;
+    int found = clt_io_find(path, &c, &name);
+    if (found || !(c->caps & CLT_IO_HAS_FOLDERS)) return found;
     char *p = clt_strdup(path);
     int e = 0;
     if (root) root += strcspn(p + root, "/"); /* the authority is not a folder */
@@ -409,6 +449,10 @@ double clt_io_lock_retry(const char *path) {
     clt_io_component *c;
     const char *name;
     return clt_io_find(path, &c, &name) ? 1 : c->lock_retry;
+}
+
+bool clt_io_lock_is_held(const clt_io_lock *l) {
+    return !l->c->ops->is_held || l->c->ops->is_held(l->c, l->lock);
 }
 
 int clt_io_lock_sign(clt_io_lock *l, const char *owner) {

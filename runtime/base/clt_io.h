@@ -38,8 +38,8 @@ typedef enum {
 bool clt_io_can(const char *path, unsigned caps);
 /* CLT_BAD_CONFIG if clt_io_can is false; the message is "PATH: WHAT needs storage that can ...". */
 clt_status clt_io_require(const char *path, unsigned caps, const char *what);
-/* Why no component serves `path` ("object stores (s3://) are not supported yet ..."), to be freed with
- * clt_free; NULL: a component does. */
+/* Why no component serves `path` ("no storage serves gs://; S3-compatible endpoints are s3:// with
+ * AWS_ENDPOINT_URL; known are ..."), to be freed with clt_free; NULL: a component does. */
 char *clt_io_unsupported(const char *path);
 
 /* --- files --- */
@@ -72,6 +72,10 @@ clt_status clt_file_datasync(clt_file *f);
 clt_status clt_file_sync(clt_file *f);
 /* Closes and frees f also when it fails: then the contents may not have been written. NULL is allowed. */
 clt_status clt_file_close(clt_file *f);
+/* Closes and frees a file whose contents are of no use, without a message. With CLT_IO_APPEARS_WHOLE the name
+ * is unchanged; otherwise it is clt_file_close. clt_file_close does the same after a write or a sync of f
+ * that failed. NULL is allowed. */
+void clt_file_abandon(clt_file *f);
 const char *clt_file_path(const clt_file *f); /* as given to open; valid until close */
 
 /* --- names --- */
@@ -113,7 +117,8 @@ clt_status clt_io_mkdir(const char *path);
 /* Like rm -r: links are removed, not followed. CLT_OK if `path` does not exist. The first failure ends it. */
 clt_status clt_io_remove_tree(const char *path);
 /* Adds the names in a folder to `names`, without "." and "..", and sorts the whole list. After a failure
- * `names` may hold some of them; the caller frees it in any case. */
+ * `names` may hold some of them; the caller frees it in any case. Without CLT_IO_HAS_FOLDERS a folder that
+ * nothing is below has no names, and that is no error. */
 clt_status clt_io_list(const char *path, clt_strv *names);
 
 /* --- whole files --- */
@@ -145,13 +150,25 @@ int clt_io_version(const char *path, char version[CLT_IO_VERSION_BYTES]);
 
 /* --- what was not finished --- */
 
-/* Removes what writers that ended left below a path and no list shows: uploads of which no part was added for
- * `age` seconds (their parts cost money). *n: how many. Other storage: *n = 0. */
+/* Removes what writers that ended left below a path and no list shows: uploads that began more than `age`
+ * seconds ago by the storage's clock (their parts cost money). An upload in progress that is older fails.
+ * *n: how many. Other storage: *n = 0. */
 clt_status clt_io_clean(const char *path, double age, int *n);
 
 /* Why the calling thread's last operation on the storage of `path` failed with `e`: the storage's own words,
  * or strerror. Valid until its next operation. */
 const char *clt_io_explain(const char *path, int e);
+
+/* --- requests to stop --- */
+
+/* With `heed`, operations of this thread on remote storage end with ECANCELED soon after a request to stop
+ * (clt_signal.h); functions that return clt_status then return CLT_STOPPED. At first a thread does not heed
+ * them, because a run that stops still saves. Only for threads that may call clt_signal_received. Returns the
+ * previous value. */
+bool clt_io_heed_stop(bool heed);
+/* For components: whether this thread heeds requests; whether it does and there is one. */
+bool clt_io_stop_heeded(void);
+bool clt_io_stop_requested(void);
 
 /* --- locks --- */
 
@@ -160,12 +177,13 @@ const char *clt_io_explain(const char *path, int e);
  * after CLT_IO_OWNER_BYTES - 2 bytes.
  *
  * File system: flock on the file `path`, which is created, holds the text and stays when the lock is
- * released. If `path` is a symbolic link: ELOOP. Object store (no component serves one yet): the object
- * `path` is created with a conditional PUT and holds the text and an expiry time; the component renews it
- * from a thread of its own (conditional on the ETag that it wrote) several times before it expires, by the
- * server's clock. A lock that expired may be taken over with a conditional PUT on the ETag that was seen. A
- * holder that cannot renew in time has lost the lock: its commit has to fail (clt_ckpt_commit.h), because
- * somebody else may be writing. */
+ * released. If `path` is a symbolic link: ELOOP. Object store: a lease. The object `path` is created with a
+ * conditional PUT and holds the text, a random token and a duration of 60 s. A thread of the component renews
+ * it every 15 s, conditional on the ETag that it wrote. A lease that was not renewed for 60 s by the server's
+ * clock may be taken over, with a conditional PUT on the ETag that was seen; so a lock whose process died is
+ * free after a minute. A holder that cannot renew in time has lost the lock: its commit has to fail
+ * (clt_io_lock_is_held, clt_ckpt_commit.h), because somebody else may be writing. The object stays, too, and
+ * says that the lock is free. */
 typedef struct clt_io_lock clt_io_lock;
 enum { CLT_IO_OWNER_BYTES = 512 };
 
@@ -175,6 +193,9 @@ enum { CLT_IO_OWNER_BYTES = 512 };
 int clt_io_lock_try(const char *path, const char *owner, clt_io_lock **out, char holder[CLT_IO_OWNER_BYTES]);
 /* Seconds to wait between two attempts at a lock of this storage. */
 double clt_io_lock_retry(const char *path);
+/* Whether the lock is held still: false after a lease could not be renewed in time or somebody else took it
+ * over, and from then on. Asks nobody: what it says was true at the last renewal and holds for the lease. */
+bool clt_io_lock_is_held(const clt_io_lock *l);
 /* Replaces the owner's text. 0 or an errno value. */
 int clt_io_lock_sign(clt_io_lock *l, const char *owner);
 /* Releases the lock and frees l; NULL is allowed. */

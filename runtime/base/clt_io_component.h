@@ -1,8 +1,8 @@
 /* clt_io_component: what stands behind clt_io. A component serves one kind of storage: the local file system
- * (clt_io_local.c, the example to copy), later an object store; clt_io_probe stands before another component,
- * and test/memfs is a file system in memory. A component is a struct that begins with a clt_io_component; the
- * rest is its state (credentials, region, connections), which its own create function makes from its
- * configuration. Every function gets it, so several components of one kind work side by side.
+ * (clt_io_local.c, the example to copy; runtime/object/clt_io_s3.c); clt_io_probe stands before another
+ * component, and test/memfs is a file system in memory. A component is a struct that begins with a
+ * clt_io_component; the rest is its state (credentials, region, connections), which its own create function
+ * makes from its configuration. Every function gets it, so several components of one kind work side by side.
  *
  * Components are registered under a scheme ("s3") or under a scheme and an authority ("s3://bucket"), which
  * has precedence: two buckets may have different credentials. Plain paths and file:///... belong to the
@@ -15,8 +15,9 @@
 
 typedef struct clt_io_component clt_io_component;
 
-/* Each function returns 0 or an errno value and prints nothing; `explain` tells more about the calling
- * thread's last failure. `path` is what follows SCHEME:// in a URL
+/* Each function returns 0 or an errno value and prints nothing (ENOKEY: the storage's configuration,
+ * as credentials, is invalid, and `explain` says how; ECANCELED: clt_io_stop_requested); `explain` tells more
+ * about the calling thread's last failure. `path` is what follows SCHEME:// in a URL
  * ("bucket/key"), or the plain path. `handle` and `lock` are the component's values; it may choose NULL. All
  * functions may be called from several threads at once, also for one handle. Concurrent writes to one handle
  * have different ranges. NULL is allowed for rename, exchange and append without the capability of that name,
@@ -41,6 +42,8 @@ typedef struct {
     /* Closes in any case. With CLT_IO_APPEARS_WHOLE close publishes the file; after an error the name is
      * unchanged. */
     int (*close)(clt_io_component *c, void *handle);
+    /* Closes a file that must not be published. NULL: like close. */
+    void (*abandon)(clt_io_component *c, void *handle);
 
     /* --- names --- */
     int (*rename)(clt_io_component *c, const char *from, const char *to);
@@ -60,6 +63,7 @@ typedef struct {
                 char holder[CLT_IO_OWNER_BYTES]);
     int (*sign)(clt_io_component *c, void *lock, const char *owner); /* replaces the owner's text */
     void (*unlock)(clt_io_component *c, void *lock);
+    bool (*is_held)(clt_io_component *c, void *lock); /* NULL: always */
 
     /* --- versions: see clt_io_replace; NULL without CLT_IO_HAS_VERSIONS --- */
     int (*replace)(clt_io_component *c, const char *path, const void *data, size_t bytes,

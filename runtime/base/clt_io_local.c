@@ -183,9 +183,26 @@ static void local_unlock(clt_io_component *c, void *lock) {
 
 clt_io_component *clt_io_local(void) {
     static const clt_io_ops ops = {
-        "local",        local_open,  local_pread,  local_pwrite,   local_append, local_size,   local_datasync,
-        local_sync,     local_close, local_rename, local_exchange, local_unlink, local_rmdir,  local_mkdir,
-        local_sync_dir, local_list,  local_stat,   local_lock,     local_sign,   local_unlock,
+        .name = "local",
+        .open = local_open,
+        .pread = local_pread,
+        .pwrite = local_pwrite,
+        .append = local_append,
+        .size = local_size,
+        .datasync = local_datasync,
+        .sync = local_sync,
+        .close = local_close,
+        .rename = local_rename,
+        .exchange = local_exchange,
+        .unlink = local_unlink,
+        .rmdir = local_rmdir,
+        .mkdir = local_mkdir,
+        .sync_dir = local_sync_dir,
+        .list = local_list,
+        .stat = local_stat,
+        .lock = local_lock,
+        .sign = local_sign,
+        .unlock = local_unlock,
     };
     static clt_io_component local = {&ops,
                                      CLT_IO_CAN_RENAME | CLT_IO_CAN_EXCHANGE | CLT_IO_CAN_APPEND |

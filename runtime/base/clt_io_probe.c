@@ -294,6 +294,16 @@ static int probe_close(clt_io_component *c, void *h) {
     return e ? e : closed;
 }
 
+static void probe_abandon(clt_io_component *c, void *h) {
+    clt_io_component *under = probe_of(c)->under;
+    probe_file *f = h;
+    if (under->ops->abandon)
+        under->ops->abandon(under, f->under);
+    else
+        under->ops->close(under, f->under);
+    clt_free(f);
+}
+
 static int with_path(clt_io_probe *p, clt_io_op op, int (*call)(clt_io_component *, const char *),
                      const char *path) {
     int e = hit(p, op, path, NULL);
@@ -356,11 +366,59 @@ static void probe_unlock(clt_io_component *c, void *lock) {
     probe_of(c)->under->ops->unlock(probe_of(c)->under, lock);
 }
 
+static bool probe_is_held(clt_io_component *c, void *lock) {
+    clt_io_component *under = probe_of(c)->under;
+    return !under->ops->is_held || under->ops->is_held(under, lock);
+}
+
+/* A version is no operation that faults and records know. */
+static int probe_replace(clt_io_component *c, const char *path, const void *data, size_t bytes,
+                         const char *expected, char version[CLT_IO_VERSION_BYTES]) {
+    clt_io_component *under = probe_of(c)->under;
+    return under->ops->replace(under, path, data, bytes, expected, version);
+}
+static int probe_version(clt_io_component *c, const char *path, char version[CLT_IO_VERSION_BYTES]) {
+    return probe_of(c)->under->ops->version(probe_of(c)->under, path, version);
+}
+
+static int probe_clean(clt_io_component *c, const char *path, double age, int *n) {
+    clt_io_component *under = probe_of(c)->under;
+    return under->ops->clean ? under->ops->clean(under, path, age, n) : 0;
+}
+
+static const char *probe_explain(clt_io_component *c) {
+    clt_io_component *under = probe_of(c)->under;
+    return under->ops->explain ? under->ops->explain(under) : NULL;
+}
+
 clt_io_probe *clt_io_probe_create(clt_io_component *under) {
     static const clt_io_ops ops = {
-        "probe",        probe_open,  probe_pread,  probe_pwrite,   probe_append, probe_size,   probe_datasync,
-        probe_sync,     probe_close, probe_rename, probe_exchange, probe_unlink, probe_rmdir,  probe_mkdir,
-        probe_sync_dir, probe_list,  probe_stat,   probe_lock,     probe_sign,   probe_unlock,
+        .name = "probe",
+        .open = probe_open,
+        .pread = probe_pread,
+        .pwrite = probe_pwrite,
+        .append = probe_append,
+        .size = probe_size,
+        .datasync = probe_datasync,
+        .sync = probe_sync,
+        .close = probe_close,
+        .rename = probe_rename,
+        .exchange = probe_exchange,
+        .unlink = probe_unlink,
+        .rmdir = probe_rmdir,
+        .mkdir = probe_mkdir,
+        .sync_dir = probe_sync_dir,
+        .list = probe_list,
+        .stat = probe_stat,
+        .lock = probe_lock,
+        .sign = probe_sign,
+        .unlock = probe_unlock,
+        .abandon = probe_abandon,
+        .is_held = probe_is_held,
+        .replace = probe_replace,
+        .version = probe_version,
+        .clean = probe_clean,
+        .explain = probe_explain,
     };
     clt_io_probe *p = clt_calloc(1, sizeof *p);
     p->base = (clt_io_component){&ops, under->caps, under->lock_retry};

@@ -98,9 +98,9 @@ static void list_known(clt_str *out) {
     pthread_mutex_unlock(&lock);
 }
 
-/* The object stores that LLM Foundry's users write. */
+/* The object stores that LLM Foundry's users write, but for s3://. */
 static bool is_object_store(const char *path) {
-    static const char *const schemes[] = {"s3://", "gs://", "oci://", "azure://", "r2://", "hf://"};
+    static const char *const schemes[] = {"gs://", "oci://", "azure://", "r2://", "hf://"};
     for (size_t i = 0; i < CLT_COUNT_OF(schemes); i++)
         if (!strncasecmp(path, schemes[i], strlen(schemes[i]))) return true;
     return false;
@@ -112,8 +112,13 @@ char *clt_io_unsupported(const char *path) {
     clt_str why = {0};
     if (clt_io_find(path, &c, &name) == 0) return NULL;
     const int scheme = (int)(name - path);
-    if (is_object_store(path))
-        clt_str_addf(&why, "object stores (%.*s) are not supported yet, use a folder", scheme, path);
+    if (!strncasecmp(path, "s3://", 5))
+        clt_str_add(&why, "this cltrain was built without network access (CURL=0)");
+    else if (is_object_store(path))
+        clt_str_addf(&why,
+                     "%.*s is not supported, but every store with an S3-compatible endpoint is: s3:// with "
+                     "AWS_ENDPOINT_URL",
+                     scheme, path);
     else if (!strncasecmp(path, "file://", 7))
         clt_str_add(&why, "a file:// URL names an absolute path: file:///FOLDER/NAME");
     else

@@ -9,6 +9,7 @@
 #include "runtime/base/clt_io_probe.h"
 #include "runtime/base/clt_options.h"
 #include "runtime/device/clt_device.h"
+#include "runtime/object/clt_object.h"
 
 static const struct {
     const char *name, *summary;
@@ -137,5 +138,6 @@ int main(int argc, char **argv) {
     clt_launch_begin();
     clt_env_warn_unknown();
     clt_status st = clt_io_probe_from_env();
+    if (st == CLT_OK) st = clt_object_register();
     return clt_launch_end(check_output(st == CLT_OK ? run_words(argc, argv) : clt_status_exit_code(st)));
 }
