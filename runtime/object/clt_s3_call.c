@@ -531,7 +531,7 @@ int clt_s3_call_run(clt_s3 *s, clt_s3_call *c) {
         bool never = !s->responded && now + wait - begun > first_contact;
         if (now + wait >= deadline || never) return report(c, never ? e : ETIMEDOUT);
         totals.retries++;
-        warn(s, c, e, begun, deadline);
+        warn(s, c, e, begun, s->responded ? deadline : CLT_MIN(deadline, begun + first_contact));
         if (!wait_for(s, wait)) return report(c, ECANCELED);
     }
 }
