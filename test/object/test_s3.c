@@ -213,6 +213,48 @@ static void test_region(void **state) {
     end(CLT_COUNT_OF(steps));
 }
 
+/* Temporary credentials change in their file while the process runs. */
+static void write_credentials(const char *file, const char *access) {
+    FILE *f = fopen(file, "w");
+    assert_non_null(f);
+    fprintf(f, "[default]\naws_access_key_id = %s\naws_secret_access_key = %s\naws_session_token = %s\n",
+            access, SECRET, TOKEN);
+    fclose(f);
+}
+
+static void test_expired(void **state) {
+    (void)state;
+    const fake_step steps[] = {
+        ERROR("400 Bad Request", "", "ExpiredToken", ""),
+        {.reply = OK(0, "ETag: \"x\"\r\n")},
+        {.reply = OK(0, "ETag: \"x\"\r\n")},
+        ERROR("400 Bad Request", "", "ExpiredToken", ""),
+        ERROR("400 Bad Request", "", "ExpiredToken", ""),
+    };
+    char file[] = "/tmp/clt_s3_XXXXXX", etag[256] = "";
+    close(mkstemp(file));
+    write_credentials(file, "AKIAOLDOLDOLDOLDOLDO");
+    server = fake_start(steps, CLT_COUNT_OF(steps));
+    static const char *const others[] = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN",
+                                         "AWS_PROFILE",       "AWS_CONFIG_FILE",       "AWS_ENDPOINT_URL_S3"};
+    for (size_t i = 0; i < CLT_COUNT_OF(others); i++) unsetenv(others[i]);
+    setenv("AWS_SHARED_CREDENTIALS_FILE", file, 1);
+    setenv("AWS_ENDPOINT_URL", fake_url(server), 1);
+    clt_s3_config c;
+    assert_int_equal(clt_s3_config_read(&c), CLT_OK);
+    s3 = clt_s3_create(&c, 10);
+    write_credentials(file, "AKIANEWNEWNEWNEWNEWN");
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(clt_s3_put(s3, "bucket", "key", "x", 1, CLT_S3_ANY, etag), 0);
+    sent(0, "Credential=AKIAOLDOLDOLDOLDOLDO/");
+    sent(1, "Credential=AKIANEWNEWNEWNEWNEWN/");
+    sent(2, "Credential=AKIANEWNEWNEWNEWNEWN/");
+    assert_int_equal(clt_s3_put(s3, "bucket", "key", "x", 1, CLT_S3_ANY, etag), EKEYEXPIRED);
+    says("the credentials expired");
+    end(CLT_COUNT_OF(steps));
+    unlink(file);
+}
+
 /* --- refusals, and what a text must not say --- */
 
 static void test_refusals(void **state) {
@@ -405,11 +447,17 @@ static void test_lists(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_repeats),    cmocka_unit_test(test_deadline),
-        cmocka_unit_test(test_resumes),    cmocka_unit_test(test_skew),
-        cmocka_unit_test(test_region),     cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_own_object), cmocka_unit_test(test_conditions_are_probed),
-        cmocka_unit_test(test_complete),   cmocka_unit_test(test_lists),
+        cmocka_unit_test(test_repeats),
+        cmocka_unit_test(test_deadline),
+        cmocka_unit_test(test_resumes),
+        cmocka_unit_test(test_skew),
+        cmocka_unit_test(test_region),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_expired),
+        cmocka_unit_test(test_own_object),
+        cmocka_unit_test(test_conditions_are_probed),
+        cmocka_unit_test(test_complete),
+        cmocka_unit_test(test_lists),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
