@@ -85,30 +85,60 @@ static bool read_body(int fd, clt_str *rest, size_t head, bool go_on) {
     return true;
 }
 
-static char *expand(const fake_step *step, size_t *bytes) {
-    const char *at = step->bytes ? NULL : strstr(step->reply, "%D");
-    *bytes = step->bytes ? step->bytes : strlen(step->reply);
-    if (!at) return clt_memdup(step->reply, *bytes + !step->bytes);
+static void add_date(clt_str *b, int skew) {
     char date[64];
-    time_t t = time(NULL) + step->skew;
+    time_t t = time(NULL) + skew;
     struct tm tm;
     strftime(date, sizeof date, "%a, %d %b %Y %H:%M:%S GMT", gmtime_r(&t, &tm));
-    char *text = clt_format("%.*s%s%s", (int)(at - step->reply), step->reply, date, at + 2);
-    *bytes = strlen(text);
-    return text;
+    clt_str_add(b, date);
+}
+
+static void add_writer(clt_str *b, fake_server *s) {
+    static const char name[] = "x-amz-meta-cltrain-writer: ";
+    pthread_mutex_lock(&s->lock);
+    for (size_t i = s->n_requests; i-- > 0;) {
+        const char *at = strstr(s->requests[i].text, name);
+        if (!at) continue;
+        at += sizeof name - 1;
+        clt_str_addn(b, at, strcspn(at, "\r"));
+        break;
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+static clt_str expand(fake_server *s, const fake_step *step) {
+    clt_str b = {0};
+    clt_str_add(&b, "");
+    if (step->bytes) {
+        clt_str_addn(&b, step->reply, step->bytes);
+        return b;
+    }
+    for (const char *at = step->reply; *at;) {
+        size_t n = strcspn(at, "%");
+        clt_str_addn(&b, at, n);
+        at += n;
+        if (!*at) break;
+        if (at[1] == 'D')
+            add_date(&b, step->skew);
+        else if (at[1] == 'W')
+            add_writer(&b, s);
+        else
+            clt_str_addn(&b, at, 1);
+        at += at[1] == 'D' || at[1] == 'W' ? 2 : 1;
+    }
+    return b;
 }
 
 /* false: the connection is to end. */
-static bool answer(int fd, const fake_step *step) {
+static bool answer(fake_server *s, int fd, const fake_step *step) {
     if (!step || !step->reply) {
         reset(fd);
         return false;
     }
-    size_t bytes;
-    char *text = expand(step, &bytes);
+    clt_str text = expand(s, step);
     clt_sleep(step->delay);
-    send_all(fd, text, step->cut ? CLT_MIN(step->cut, bytes) : bytes);
-    clt_free(text);
+    send_all(fd, text.s, step->cut ? CLT_MIN(step->cut, text.len) : text.len);
+    clt_str_free(&text);
     if (step->cut) clt_sleep(0.05); /* a reset drops what the other side has not read */
     if (step->cut || step->early) reset(fd);
     return !step->cut && !step->ends && !step->early;
@@ -149,7 +179,7 @@ static void *serve(void *arg) {
         keep_body(s, index, &rest, bytes);
         memmove(rest.s, rest.s + bytes, rest.len - bytes + 1);
         rest.len -= bytes;
-        if (!answer(fd, step)) break;
+        if (!answer(s, fd, step)) break;
     }
     clt_str_free(&rest);
     pthread_mutex_lock(&s->lock);

@@ -8,14 +8,14 @@
 #include <stddef.h>
 
 typedef struct {
-    const char
-        *reply;   /* head and body, sent as they are; NULL: none. "%D" in it becomes the time now + skew */
-    size_t bytes; /* of `reply`, 0: strlen */
-    size_t cut;   /* sends only this many, then resets the connection; 0: all */
-    double delay; /* seconds before the reply */
-    int skew;     /* seconds */
-    bool ends;    /* closes the connection afterwards, without a reset */
-    bool early;   /* replies without reading the body, and resets the connection */
+    const char *reply; /* head and body, sent as they are; NULL: none. "%D" in it becomes the time now + skew,
+                        * "%W" the last x-amz-meta-cltrain-writer that was sent; neither with `bytes` */
+    size_t bytes;      /* of `reply`, 0: strlen */
+    size_t cut;        /* sends only this many, then resets the connection; 0: all */
+    double delay;      /* seconds before the reply */
+    int skew;          /* seconds */
+    bool ends;         /* closes the connection afterwards, without a reset */
+    bool early;        /* replies without reading the body, and resets the connection */
 } fake_step;
 
 typedef struct fake_server fake_server;

@@ -7,7 +7,7 @@
  * Writing: from the beginning to the end. Up to 16 MiB the file is a single PUT by close; a larger one is a
  * multipart upload, whose parts 8 threads of the process send while the caller goes on writing. Parts have
  * 16 MiB, from 24 GiB on 1/1500 of what was written before. Buffers of all files together have at most 192
- * MiB (64 MiB + 16 MiB per thread), or one part per open file if that is more. close publishes the object;
+ * MiB (32 MiB + 16 MiB per thread), or one part per open file if that is more. close publishes the object;
  * after any failure it is unchanged and the upload is aborted. sync does nothing: only close makes data
  * survive. CLT_IO_CREATE_NEW asks whether the name exists, and close puts on the condition that it does not.
  *

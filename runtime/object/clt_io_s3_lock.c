@@ -8,7 +8,14 @@
 #include "runtime/object/clt_io_s3_internal.h"
 #include "runtime/object/clt_s3_internal.h"
 
-enum { LEASE_SECONDS = 60, RENEW_SECONDS = 15, CALL_SECONDS = 10, MAX_LEASE = 3600, MAX_OBJECT = 4096 };
+enum {
+    LEASE_SECONDS = 60,
+    RENEW_SECONDS = 15,
+    AGAIN_SECONDS = 2,
+    CALL_SECONDS = 10,
+    MAX_LEASE = 3600,
+    MAX_OBJECT = 4096
+};
 /* The holder gives up this much earlier than others may take over, and they wait this much longer: requests
  * take time, and the clocks of a store's hosts differ a little. */
 static const double margin = 5;
@@ -116,10 +123,10 @@ static int replace_lease(lease *l, int seconds) {
 /* --- renewing --- */
 
 /* false: the lease is to end. */
-static bool wait_to_renew(lease *l) {
+static bool wait_to_renew(lease *l, int seconds) {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += RENEW_SECONDS;
+    until.tv_sec += seconds;
     pthread_mutex_lock(&l->wait);
     while (!l->stop && pthread_cond_timedwait(&l->wake, &l->wait, &until) == 0) {
     }
@@ -130,9 +137,9 @@ static bool wait_to_renew(lease *l) {
 
 static void *renew(void *arg) {
     lease *l = arg;
-    while (wait_to_renew(l) && !l->gone) {
+    for (int e = 0; wait_to_renew(l, e ? AGAIN_SECONDS : RENEW_SECONDS) && !l->gone;) {
         pthread_mutex_lock(&l->lock);
-        replace_lease(l, LEASE_SECONDS);
+        e = replace_lease(l, LEASE_SECONDS);
         pthread_mutex_unlock(&l->lock);
     }
     return NULL;

@@ -5,7 +5,7 @@
 #include "runtime/object/clt_io_s3_internal.h"
 
 enum { MAX_SPARE = 4 };
-static const size_t max_bytes = (64u << 20) + (size_t)CLT_S3_THREADS * CLT_S3_PART_BYTES;
+static const size_t max_bytes = (32u << 20) + (size_t)CLT_S3_THREADS * CLT_S3_PART_BYTES;
 
 static struct {
     pthread_mutex_t lock;

@@ -58,35 +58,6 @@ static void take_info(clt_s3_info *out, const clt_http_response *r) {
     memcpy(out->writer, r->writer, sizeof out->writer);
 }
 
-/* One byte of the object, to learn from the response's body why HEAD was refused. */
-static int ask_why(clt_s3 *s, const char *bucket, const char *key) {
-    char byte;
-    clt_s3_call c = {.verb = "stat",
-                     .right = "s3:GetObject",
-                     .method = "GET",
-                     .bucket = bucket,
-                     .key = key,
-                     .ranged = true,
-                     .into = &byte,
-                     .want = 1};
-    int e = clt_s3_call_run(s, &c);
-    clt_s3_call_free(&c);
-    return e;
-}
-
-int clt_s3_head(clt_s3 *s, const char *bucket, const char *key, clt_s3_info *out) {
-    clt_s3_call c = {.verb = "stat", .right = "s3:GetObject", .method = "HEAD", .bucket = bucket, .key = key};
-    int e = clt_s3_call_run(s, &c);
-    if (!e && c.response.content_length == UINT64_MAX)
-        e = clt_s3_fail(EIO, "cannot stat s3://%s/%s: the store gives no length", bucket, key);
-    if (!e) take_info(out, &c.response);
-    const int status = c.response.status;
-    clt_s3_call_free(&c);
-    if (!e || (status != 400 && status != 403)) return e;
-    int why = ask_why(s, bucket, key);
-    return why ? why : clt_s3_head(s, bucket, key, out);
-}
-
 /* Checks a complete response to the range and counts its bytes. `total`: size of the object, UINT64_MAX:
  * unknown. */
 static int take_range(clt_s3_call *c, uint64_t *total) {
@@ -94,6 +65,7 @@ static int take_range(clt_s3_call *c, uint64_t *total) {
     unsigned long long from, to, all;
     *total = UINT64_MAX;
     if (r->status == 416) {
+        if (c->offset == 0) *total = 0; /* nothing can be a range of an empty object */
         if (sscanf(r->range, "bytes */%llu", &all) == 1) *total = all;
         return 0;
     }
@@ -110,6 +82,40 @@ static int take_range(clt_s3_call *c, uint64_t *total) {
     c->got += r->bytes;
     if (!*c->etag) memcpy(c->etag, r->etag, sizeof c->etag);
     return 0;
+}
+
+/* One byte of the object: the response to HEAD has no body that could say why it was refused. */
+static int ask_why(clt_s3 *s, const char *bucket, const char *key, clt_s3_info *out) {
+    char byte;
+    uint64_t total;
+    clt_s3_call c = {.verb = "stat",
+                     .right = "s3:GetObject",
+                     .method = "GET",
+                     .bucket = bucket,
+                     .key = key,
+                     .ranged = true,
+                     .into = &byte,
+                     .want = 1};
+    int e = clt_s3_call_run(s, &c);
+    if (!e) e = take_range(&c, &total);
+    if (!e) {
+        take_info(out, &c.response);
+        out->bytes = total;
+    }
+    clt_s3_call_free(&c);
+    return e;
+}
+
+int clt_s3_head(clt_s3 *s, const char *bucket, const char *key, clt_s3_info *out) {
+    clt_s3_call c = {.verb = "stat", .right = "s3:GetObject", .method = "HEAD", .bucket = bucket, .key = key};
+    int e = clt_s3_call_run(s, &c);
+    if (!e) take_info(out, &c.response);
+    const int status = c.response.status;
+    clt_s3_call_free(&c);
+    if (e && (status == 400 || status == 403)) e = ask_why(s, bucket, key, out);
+    if (!e && out->bytes == UINT64_MAX)
+        e = clt_s3_fail(EIO, "cannot stat s3://%s/%s: the store gives no length", bucket, key);
+    return e;
 }
 
 int clt_s3_get(clt_s3 *s, const char *bucket, const char *key, const char *etag, void *dst, size_t bytes,

@@ -402,16 +402,11 @@ static verdict judge_refusal(clt_s3 *s, clt_s3_call *c, int *e) {
     }
     if (changed_on_the_way(c) && ++c->damaged < MAX_DAMAGED) return LATER;
     if (takes_region(s, c) || takes_time(s, c)) return AT_ONCE;
-    bool ended = is_one_of(c->error.code, expired),
-         silent =
-             !*c->error.code && (c->response.status == 400 || c->response.status == 403) && *c->secret[1];
-    if (!ended && !silent) return FAILED;
+    if (!is_one_of(c->error.code, expired)) return FAILED;
     *e = EKEYEXPIRED;
     if (c->refreshed) return FAILED;
     c->refreshed = true;
-    if (refresh(s, c->generation)) return AT_ONCE;
-    if (silent) *e = refusal(c);
-    return FAILED;
+    return refresh(s, c->generation) ? AT_ONCE : FAILED;
 }
 
 static verdict judge(clt_s3 *s, clt_s3_call *c, int *e) {
@@ -531,7 +526,7 @@ int clt_s3_call_run(clt_s3 *s, clt_s3_call *c) {
         bool never = !s->responded && now + wait - begun > first_contact;
         if (now + wait >= deadline || never) return report(c, never ? e : ETIMEDOUT);
         totals.retries++;
-        warn(s, c, e, begun, deadline);
+        warn(s, c, e, begun, s->responded ? deadline : CLT_MIN(deadline, begun + first_contact));
         if (!wait_for(s, wait)) return report(c, ECANCELED);
     }
 }
