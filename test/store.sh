@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2154
 # store.sh: an object store for tests: SeaweedFS, which checks signatures. After lib.sh:
 #     . test/store.sh && store_start
 # starts it on loopback with keys made for this run, makes the bucket $TEST_BUCKET, and exports the variables that the AWS

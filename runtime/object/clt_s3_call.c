@@ -267,6 +267,7 @@ static bool refresh(clt_s3 *s, unsigned generation) {
         if (k->access_key) k->access_key = clt_strdup(k->access_key);
         if (k->secret_key) k->secret_key = clt_strdup(k->secret_key);
         if (k->session_token) k->session_token = clt_strdup(k->session_token);
+        if (k->source) k->source = clt_strdup(k->source);
         pthread_mutex_unlock(&s->lock);
         clt_error_quiet(true);
         fresh = clt_s3_config_refresh(&copy) == CLT_OK;

@@ -44,7 +44,7 @@ def case(method, host, key, query, token, region, body, headers):
     row = dict(method=method, host=host, path=path, query=query, session_token=token, region=region, headers=headers,
                payload_sha256=request.headers["X-Amz-Content-SHA256"], time=int(Clock.at.timestamp()),
                authorization=request.headers["Authorization"])
-    if method == "GET" and not headers:
+    if method == "GET" and not headers and len({k for k, _ in query}) == len(query):  # botocore drops repeated names here
         request = AWSRequest(method="GET", url=url)
         S3SigV4QueryAuth(Credentials("AKIDEXAMPLE", SECRET, token), "s3", region, expires=3600).add_auth(request)
         row["presigned"] = request.url.rsplit("X-Amz-Signature=", 1)[1][:64]
