@@ -192,7 +192,7 @@ ubsan:
 SECONDS ?= 60
 fuzz-run:
 	@+$(MAKE) --no-print-directory -s -j$(JOBS) build-fuzz/libcltrain.a BUILD=build-fuzz CC=clang SANITIZE=address,undefined,fuzzer-no-link
-	@for f in test/fuzz/fuzz_*.c; do n=build-fuzz/$$(basename $$f .c); mkdir -p $$n.corpus; \
+	@for f in $(FUZZ_SRC); do n=build-fuzz/$$(basename $$f .c); mkdir -p $$n.corpus; \
 	  clang $(CFLAGS) -Ibuild-fuzz/gen -fsanitize=address,undefined,fuzzer -o $$n $$f build-fuzz/libcltrain.a $(LDLIBS) && \
 	  $$n -max_total_time=$(SECONDS) -rss_limit_mb=4096 -print_final_stats=1 -artifact_prefix=$$n- $$n.corpus \
 	    $$(ls -d test/fuzz/seeds/$$(basename $$n) 2>/dev/null) || exit 1; done
