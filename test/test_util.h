@@ -31,8 +31,11 @@ void tu_init(int argc, char **argv);
 bool tu_tiny(void);
 /* All combinations are asked for, by TEST_COMPLETE=1 in the environment (test/long/complete_ops.sh). */
 bool tu_complete(void);
-/* Fewer cases will do: with --tiny, and while tu_each_variant runs a row that is not for CPUs on a CPU device
- * that is not the first one, where the same kernels have had all cases. */
+/* Whether tu_each_variant runs rows of a CPU device that is not the one whose rows get all cases (PoCL's, or
+ * the first one), and tu_complete is false. */
+bool tu_second_cpu(void);
+/* Fewer cases will do: with --tiny, and for rows that are not for CPUs with tu_second_cpu, because the same
+ * kernels get all cases on the other device. */
 bool tu_brief(void);
 /* Runs the group and closes the devices: the exit code of the program. Use through tu_run. */
 int tu_run_group(const char *name, const struct CMUnitTest *tests, size_t n);
@@ -45,7 +48,8 @@ clt_ops *tu_ops(int i); /* numerics exact; variants are checked before use, but 
 const char *tu_device_name(int i);
 
 /* Calls run(device, variant id) with the variant forced, for every row of `op` that is usable on each device.
- * Prints the names. Buffers that run leaves are freed after each call. */
+ * Prints the names. Buffers that run leaves are freed after each call. On a CPU the rows that it does not use
+ * by default are compiled without optimization, unless tu_complete. */
 void tu_each_variant(const char *op, void (*run)(int device, const char *id));
 /* Whether the row that tu_each_variant forces now has the body `wide`, which takes only calls whose sizes,
  * row distances and offsets are multiples of 8 elements (norms: rows of a multiple of 64), whatever its id:

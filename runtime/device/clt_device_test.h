@@ -1,4 +1,4 @@
-/* clt_device_test: makes a device look hung. For tests only. */
+/* clt_device_test: makes a device look hung; compiles without optimization. For tests only. */
 #ifndef CLT_DEVICE_TEST_H
 #define CLT_DEVICE_TEST_H
 
@@ -8,5 +8,9 @@
  * queued earlier are not affected. With closed false: the queue continues, and the device no longer counts as
  * hung. A call that changes nothing is CLT_OK. CLT_FAIL if the driver refuses. */
 clt_status clt_device_gate(clt_device *dev, bool closed);
+
+/* Programs that are built from now on are built with -cl-opt-disable, or as usual again. A kernel that was
+ * asked for before stays as it was built. */
+void clt_device_compile_fast(clt_device *dev, bool fast);
 
 #endif

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "runtime/base/clt_io.h"
+#include "runtime/device/clt_device_test.h"
 #include "runtime/device/clt_helpers.h"
 #include "runtime/device/clt_ptx.h"
 #include "runtime/device/clt_quiet.h"
@@ -14,10 +15,14 @@ const char *clt_kernel_common_options(void) {
 
 /* --- building --- */
 
+void clt_device_compile_fast(clt_device *dev, bool fast) {
+    dev->compiles_fast = fast;
+}
+
 char *clt_program_options(const clt_device *dev, const char *options) {
-    return clt_format("%s%s%s%s", CLT_LANGUAGE_OPTION,
-                      dev->facts.correct_rounding_option ? " " CLT_ROUNDING_OPTION : "",
-                      options && *options ? " " : "", options ? options : "");
+    return clt_format(
+        "%s%s%s%s%s", CLT_LANGUAGE_OPTION, dev->facts.correct_rounding_option ? " " CLT_ROUNDING_OPTION : "",
+        dev->compiles_fast ? " -cl-opt-disable" : "", options && *options ? " " : "", options ? options : "");
 }
 
 static char *build_log(const clt_device *dev, cl_program p) {

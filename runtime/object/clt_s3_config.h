@@ -18,8 +18,8 @@
 
 typedef struct {
     char *access_key, *secret_key, *session_token; /* NULL: unsigned; no session */
-    double expires;     /* seconds since 1970 when the credentials end; INFINITY: never */
-    const char *source; /* "environment", "~/.aws/credentials [default]", ...; for messages, no secret */
+    double expires; /* seconds since 1970 when the credentials end; INFINITY: never */
+    char *source;   /* "environment", "~/.aws/credentials [default]", ...; for messages, no secret */
 } clt_s3_credentials;
 
 typedef struct {

@@ -13,7 +13,7 @@ typedef struct {
 } clt_attention8_rows;
 
 /* What the rows' bodies read instead of the tensors. delta: [B, heads, R], backward only, as dout. k_values,
- * v_values: numbers times their scales, for rows with the param VALUES: the forward pass has k_values instead
+ * v_values: numbers times their scales, for rows of the body wgmma: the forward pass has k_values instead
  * of k.numbers, the backward pass has v_values instead of v.numbers. */
 typedef struct {
     clt_attention8_rows q, k, v, dout;

@@ -1,5 +1,5 @@
 /* Attention in 8-bit blocks on Hopper's matrix units: maps and launch (attention8_hopper.cl,
- * attention8_hopper_backward.cl, for rows with VALUES; attention8_wgmma.cl, attention8_wgmma_backward.cl). */
+ * attention8_hopper_backward.cl). */
 #include "runtime/device/clt_tensor_map.h"
 #include "runtime/ops/clt_op_attention8_internal.h"
 
@@ -38,12 +38,6 @@ static bool takes_backward(const clt_variant *v, const params *p) {
     return p->mask == CLT_MASK_CAUSAL && !(p->dropout > 0.0f) && p->head_dim <= 128 && is_simple(p);
 }
 
-/* Rows of the table with VALUES are those of the files named hopper: other arguments, and tiles in the order
- * of their lengths. */
-static bool has_values(const clt_variant *v) {
-    return clt_variant_param(v, "VALUES", 0) != 0;
-}
-
 /* Heads whose tiles may be computed in one order by length. They are read at the same time, so what they read
  * (two tensors of `heads` heads for each) must fit the cache. */
 static int64_t section_of(const params *p, int64_t heads) {
@@ -55,7 +49,7 @@ static clt_attention_args args_of(const params *p, const input *in, const clt_re
     clt_attention_args l = {.n = 0};
     clt_attention_add(&l, CLT_BUF(map[0].buf));
     for (int i = 0; i < MAPS; i++) clt_attention_add(&l, CLT_U64(map[i].off));
-    const clt_ref all[] = {in->q.scales, in->k.scales, in->v.scales, p->slopes, p->seq_ids};
+    const clt_ref all[] = {in->q.scales, in->v.scales, p->slopes, p->seq_ids};
     for (size_t i = 0; i < CLT_COUNT_OF(all); i++) clt_attention_add_ref(&l, all[i]);
     clt_attention_add_tensor(&l, p->o);
     clt_attention_add_ref(&l, p->lse);
@@ -72,22 +66,19 @@ static clt_attention_args args_of(const params *p, const input *in, const clt_re
 static clt_status forward(clt_ops *ops, const clt_variant *v, const params *p, const input *in) {
     clt_device *dev = clt_ops_device(ops);
     const int64_t wgs = clt_variant_param(v, "WGS", 2);
-    const bool values = has_values(v);
-    const clt_ref keys = values ? in->k_values : in->k.numbers;
     const clt_tensor_map_params map[MAPS] = {map_of(p, in->q.numbers, p->heads, 64 * (uint32_t)wgs),
-                                             map_of(p, keys, p->kv_heads, KEYS),
+                                             map_of(p, in->k_values, p->kv_heads, KEYS),
                                              map_of(p, in->v.numbers, p->kv_heads, KEYS)};
     clt_ref at[MAPS];
     for (int i = 0; i < MAPS; i++) CLT_TRY(clt_tensor_map_get(dev, &map[i], &at[i]));
     clt_attention_args l = args_of(p, in, at);
-    if (values) clt_attention_add(&l, CLT_U32(section_of(p, 1) >= p->batch * p->kv_heads));
+    clt_attention_add(&l, CLT_U32(section_of(p, 1) >= p->batch * p->kv_heads));
     const uint64_t tiles =
         CLT_CEIL_DIV((uint64_t)p->seq, (uint64_t)(64 * wgs)) * (uint64_t)(p->batch * p->heads);
     const uint64_t groups = CLT_MIN(tiles, (uint64_t)clt_device_get_facts(dev)->compute_units);
     const size_t items = (size_t)(128 * (wgs + 1));
     clt_kernel *k;
-    const char *name = values ? "attention8_forward_hopper" : "attention8_forward_wgmma";
-    CLT_TRY(clt_kernel_get(dev, v->file, name, v->options, &k));
+    CLT_TRY(clt_kernel_get(dev, v->file, "attention8_forward_hopper", v->options, &k));
     return clt_launch(k, 1, (size_t[]){(size_t)groups * items}, (size_t[]){items}, l.a, l.n);
 }
 
@@ -95,7 +86,7 @@ static clt_status forward(clt_ops *ops, const clt_variant *v, const params *p, c
 
 /* A launch over rows of `own` (keys and values, or queries and dout), which reads blocks of `other`. */
 typedef struct {
-    const char *kernel, *hopper; /* the names of the two files' kernels */
+    const char *kernel;
     clt_ref own[2], other[2];
     int64_t own_heads, other_heads;
     clt_tensor out[2]; /* the second one may be absent */
@@ -113,7 +104,7 @@ static clt_status launch_pass(clt_ops *ops, const clt_variant *v, const params *
         CLT_TRY(clt_tensor_map_get(dev, &own, &at[i]));
         CLT_TRY(clt_tensor_map_get(dev, &other, &at[2 + i]));
     }
-    const clt_ref vectors[] = {in->q.scales, in->k.scales, in->v.scales, in->dout.scales, in->lse, in->delta};
+    const clt_ref vectors[] = {in->q.scales, in->k.scales, in->dout.scales, in->lse, in->delta};
     clt_attention_args l = {.n = 0};
     clt_attention_add(&l, CLT_BUF(at[0].buf));
     for (int i = 0; i < 4; i++) clt_attention_add(&l, CLT_U64(at[i].off));
@@ -123,54 +114,42 @@ static clt_status launch_pass(clt_ops *ops, const clt_variant *v, const params *
     clt_attention_add(&l, CLT_U32(p->seq));
     clt_attention_add(&l, CLT_U32(p->heads));
     clt_attention_add(&l, CLT_U32(p->heads / p->kv_heads));
-    if (has_values(v)) {
-        clt_attention_add(&l, CLT_U32(a->own_heads));
-        clt_attention_add(&l, CLT_U32(p->batch * a->own_heads));
-        clt_attention_add(&l, CLT_U32(section_of(p, a->queries ? 1 : p->heads / p->kv_heads)));
-    }
+    clt_attention_add(&l, CLT_U32(a->own_heads));
+    clt_attention_add(&l, CLT_U32(p->batch * a->own_heads));
+    clt_attention_add(&l, CLT_U32(section_of(p, a->queries ? 1 : p->heads / p->kv_heads)));
     clt_attention_add(&l, CLT_F32(p->scale));
     for (int i = 0; i < 2; i++)
         if (clt_tensor_present(a->out[i])) clt_attention_add_tensor(&l, a->out[i]);
     if (!a->queries) clt_attention_add(&l, CLT_U32(a->add));
+    const size_t groups = CLT_CEIL_DIV((size_t)p->seq, owned) * (size_t)(a->own_heads * p->batch);
     clt_kernel *k;
-    const size_t tiles = CLT_CEIL_DIV((size_t)p->seq, owned);
-    const size_t groups = tiles * (size_t)(a->own_heads * p->batch);
-    if (has_values(v)) {
-        CLT_TRY(clt_kernel_get(dev, v->file, a->hopper, v->options, &k));
-        return clt_launch(k, 1, (size_t[]){groups * items}, (size_t[]){items}, l.a, l.n);
-    }
     CLT_TRY(clt_kernel_get(dev, v->file, a->kernel, v->options, &k));
-    return clt_launch(k, 3, (size_t[]){tiles * items, (size_t)a->own_heads, (size_t)p->batch},
-                      (size_t[]){items, 1, 1}, l.a, l.n);
+    return clt_launch(k, 1, (size_t[]){groups * items}, (size_t[]){items}, l.a, l.n);
 }
 
 static clt_status backward(clt_ops *ops, const clt_variant *v, const clt_attention_grad_params *g,
                            const input *in) {
     const params *p = &g->fwd;
-    const bool values = has_values(v);
-    const clt_ref own_k = values ? in->k_values : in->k.numbers,
-                  v_rows = values ? in->v_values : in->v.numbers;
-    pass keys = {.own = {own_k, v_rows},
+    pass keys = {.own = {in->k_values, in->v_values},
                  .other = {in->q.numbers, in->dout.numbers},
                  .own_heads = p->kv_heads,
                  .other_heads = p->heads,
                  .add = g->accumulate_kv};
     if (p->head_dim <= 64) {
-        keys.kernel = "attention8_backward_kv_wgmma", keys.hopper = "attention8_backward_kv_hopper";
+        keys.kernel = "attention8_backward_kv_hopper";
         keys.out[0] = g->dk, keys.out[1] = g->dv;
         CLT_TRY(launch_pass(ops, v, p, in, &keys));
     } else {
-        keys.kernel = "attention8_backward_k_wgmma", keys.hopper = "attention8_backward_k_hopper";
+        keys.kernel = "attention8_backward_k_hopper";
         keys.out[0] = g->dk;
         CLT_TRY(launch_pass(ops, v, p, in, &keys));
-        keys.kernel = "attention8_backward_v_wgmma", keys.hopper = "attention8_backward_v_hopper";
+        keys.kernel = "attention8_backward_v_hopper";
         keys.out[0] = g->dv;
         CLT_TRY(launch_pass(ops, v, p, in, &keys));
     }
-    const pass queries = {.kernel = "attention8_backward_q_wgmma",
-                          .hopper = "attention8_backward_q_hopper",
+    const pass queries = {.kernel = "attention8_backward_q_hopper",
                           .own = {in->q.numbers, in->dout.numbers},
-                          .other = {in->k.numbers, v_rows},
+                          .other = {in->k.numbers, in->v_values},
                           .own_heads = p->heads,
                           .other_heads = p->kv_heads,
                           .out = {g->dq},

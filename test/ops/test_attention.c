@@ -141,7 +141,7 @@ static bool wanted(int device, const char *id, const shape *s) {
 }
 
 static void run_variant(int device, const char *id) {
-    const int step = tu_brief() && !tu_tiny() ? 3 : 1;
+    const int step = tu_tiny() ? 1 : tu_brief() ? 3 : tu_second_cpu() ? 2 : 1;
     int n = 0;
     tu_assert_ok(clt_variant_force(tu_ops(device), "attention_backward", id), "clt_variant_force");
     for (size_t c = 0; c < n_cases; c++)

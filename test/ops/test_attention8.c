@@ -121,7 +121,7 @@ static bool wanted(const char *id, const shape *s) {
 }
 
 static void run_variant(int device, const char *id) {
-    const size_t step = tu_brief() && !tu_tiny() ? 3 : 1;
+    const size_t step = tu_tiny() ? 1 : tu_brief() ? 3 : tu_second_cpu() ? 2 : 1;
     int n = 0;
     for (size_t c = 0; c < n_cases; c += step)
         if (wanted(id, &solved[c]->s)) n += run_case(device, id, c);

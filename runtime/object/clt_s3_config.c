@@ -1,0 +1,267 @@
+#include "runtime/object/clt_s3_config.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <string.h>
+#include <strings.h>
+
+#include "runtime/base/clt_env.h"
+#include "runtime/base/clt_io.h"
+#include "runtime/object/clt_s3_sources.h"
+
+/* --- the files --- */
+
+/* What a profile of the two files says. */
+typedef struct {
+    const char *wanted; /* the profile's name */
+    bool in_config;     /* sections are "profile NAME" but for "default" */
+    bool found;
+    char *access_key, *secret_key, *session_token, *process, *region, *endpoint;
+} profile;
+
+static void wipe(char **secret) {
+    if (*secret) explicit_bzero(*secret, strlen(*secret));
+    clt_free(*secret);
+    *secret = NULL;
+}
+
+static void profile_free(profile *p) {
+    wipe(&p->access_key);
+    wipe(&p->secret_key);
+    wipe(&p->session_token);
+    clt_free(p->process);
+    clt_free(p->region);
+    clt_free(p->endpoint);
+}
+
+static bool is_wanted(const profile *p, const char *section) {
+    if (!strncmp(section, "profile", 7) && isspace((unsigned char)section[7])) {
+        section += 8;
+        while (isspace((unsigned char)*section)) section++;
+        return p->in_config && !strcmp(section, p->wanted);
+    }
+    return !strcmp(section, p->wanted) && (!p->in_config || !strcmp(section, "default"));
+}
+
+static clt_status take(void *ctx, const char *section, const char *key, const char *value, int line) {
+    profile *p = ctx;
+    (void)line;
+    if (!is_wanted(p, section)) return CLT_OK;
+    p->found = true;
+    const struct {
+        const char *key;
+        char **to;
+    } known[] = {{"aws_access_key_id", &p->access_key},
+                 {"aws_secret_access_key", &p->secret_key},
+                 {"aws_session_token", &p->session_token},
+                 {"credential_process", &p->process},
+                 {"region", &p->region},
+                 {"endpoint_url", &p->endpoint}};
+    for (size_t i = 0; i < CLT_COUNT_OF(known); i++)
+        if (!strcasecmp(key, known[i].key) && *value && !*known[i].to) *known[i].to = clt_strdup(value);
+    return CLT_OK;
+}
+
+/* Where a file of the AWS tools is; NULL: HOME is not known. To be freed. */
+static char *file_of(clt_env_id variable, const char *name) {
+    const char *set = clt_env(variable), *home = clt_env(CLT_ENV_HOME);
+    if (set) return !strncmp(set, "~/", 2) && home ? clt_path_join(home, set + 2) : clt_strdup(set);
+    return home ? clt_format("%s/.aws/%s", home, name) : NULL;
+}
+
+static clt_status read_file(const char *path, profile *p) {
+    char *text;
+    size_t bytes;
+    if (!path || !clt_io_is_file(path)) return CLT_OK;
+    CLT_TRY(clt_io_read_all(path, 1 << 20, &text, &bytes));
+    const clt_status st = clt_ini_parse(path, text, bytes, take, p);
+    explicit_bzero(text, bytes);
+    clt_free(text);
+    return st;
+}
+
+/* --- credentials --- */
+
+static void set_credentials(clt_s3_credentials *c, const char *access, const char *secret, const char *token,
+                            char *source) {
+    *c = (clt_s3_credentials){clt_strdup(access), clt_strdup(secret), token ? clt_strdup(token) : NULL,
+                              INFINITY, source};
+}
+
+static clt_status from_environment(clt_s3_credentials *c) {
+    const char *access = clt_env(CLT_ENV_AWS_ACCESS_KEY_ID), *secret = clt_env(CLT_ENV_AWS_SECRET_ACCESS_KEY);
+    if (!access != !secret)
+        return clt_error(CLT_BAD_CONFIG, "%s is set, but %s is not: set both or none",
+                         access ? "AWS_ACCESS_KEY_ID" : "AWS_SECRET_ACCESS_KEY",
+                         access ? "AWS_SECRET_ACCESS_KEY" : "AWS_ACCESS_KEY_ID");
+    if (access)
+        set_credentials(c, access, secret, clt_env(CLT_ENV_AWS_SESSION_TOKEN), clt_strdup("the environment"));
+    return CLT_OK;
+}
+
+static clt_status from_profile(clt_s3_credentials *c, const profile *p, const char *path) {
+    if (!p->access_key && !p->secret_key) return CLT_OK;
+    if (!p->access_key || !p->secret_key)
+        return clt_error(CLT_BAD_CONFIG,
+                         "%s: profile %s has only one of aws_access_key_id and aws_secret_access_key", path,
+                         p->wanted);
+    set_credentials(c, p->access_key, p->secret_key, p->session_token,
+                    clt_format("%s [%s]", path, p->wanted));
+    return CLT_OK;
+}
+
+/* The first source that has credentials; region and endpoint of the profile, too. */
+static clt_status find_credentials(clt_s3_credentials *c, char **region, char **endpoint) {
+    const char *name = clt_env(CLT_ENV_AWS_PROFILE);
+    profile keys = {.wanted = name ? name : "default"}, config = {.wanted = keys.wanted, .in_config = true};
+    char *key_file = file_of(CLT_ENV_AWS_SHARED_CREDENTIALS_FILE, "credentials"),
+         *config_file = file_of(CLT_ENV_AWS_CONFIG_FILE, "config");
+    *c = (clt_s3_credentials){.expires = INFINITY};
+    clt_status st = from_environment(c);
+    if (st == CLT_OK) st = read_file(key_file, &keys);
+    if (st == CLT_OK) st = read_file(config_file, &config);
+    if (st == CLT_OK && name && !keys.found && !config.found)
+        st = clt_error(CLT_BAD_CONFIG, "AWS_PROFILE: no profile %s in %s or %s", name,
+                       key_file ? key_file : "-", config_file ? config_file : "-");
+    if (st == CLT_OK && !c->access_key) st = from_profile(c, &keys, key_file);
+    if (st == CLT_OK && !c->access_key) st = from_profile(c, &config, config_file);
+    const char *process = keys.process ? keys.process : config.process;
+    if (st == CLT_OK && !c->access_key && process) st = clt_s3_from_process(process, c);
+    if (st == CLT_OK && !c->access_key && clt_env_long(CLT_ENV_S3_METADATA, 0)) st = clt_s3_from_metadata(c);
+    if (st == CLT_OK && region)
+        *region = keys.region ? clt_strdup(keys.region) : clt_strdup(config.region ? config.region : "");
+    if (st == CLT_OK && endpoint)
+        *endpoint =
+            keys.endpoint ? clt_strdup(keys.endpoint) : clt_strdup(config.endpoint ? config.endpoint : "");
+    profile_free(&keys);
+    profile_free(&config);
+    clt_free(key_file);
+    clt_free(config_file);
+    return st;
+}
+
+static void credentials_free(clt_s3_credentials *c) {
+    wipe(&c->access_key);
+    wipe(&c->secret_key);
+    wipe(&c->session_token);
+    clt_free(c->source);
+    *c = (clt_s3_credentials){.expires = INFINITY};
+}
+
+/* --- endpoint and region --- */
+
+/* The host of an endpoint, to be freed: without port, brackets of IPv6 and user. */
+static char *host_of(const char *endpoint) {
+    const char *host = strstr(endpoint, "://") + 3;
+    if (*host == '[') return clt_strndup(host + 1, strcspn(host + 1, "]"));
+    return clt_strndup(host, strcspn(host, ":/"));
+}
+
+static bool is_loopback(const char *host) {
+    return !strcasecmp(host, "localhost") || !strncmp(host, "127.", 4) || !strcmp(host, "::1");
+}
+
+/* Whether a list "a,b" names the host. */
+static bool names(const char *list, const char *host) {
+    for (size_t n; list && *list; list += n + (list[n] == ',')) {
+        n = strcspn(list, ",");
+        if (n == strlen(host) && !strncasecmp(list, host, n)) return true;
+    }
+    return false;
+}
+
+static clt_status check_endpoint(const char *from, char *endpoint) {
+    size_t n = strlen(endpoint);
+    while (n && endpoint[n - 1] == '/') endpoint[--n] = 0;
+    const bool plain = !strncasecmp(endpoint, "http://", 7), tls = !strncasecmp(endpoint, "https://", 8);
+    const char *host = endpoint + (plain ? 7 : 8);
+    if ((!plain && !tls) || !*host || strpbrk(host, "/?#@ \t") || *host == ':')
+        return clt_error(CLT_BAD_CONFIG,
+                         "%s must be https://HOST or https://HOST:PORT, without a path or a user", from);
+    if (tls) return CLT_OK;
+    char *name = host_of(endpoint);
+    clt_status st = CLT_OK;
+    if (!is_loopback(name) && !names(clt_env(CLT_ENV_S3_INSECURE), name))
+        st = clt_error(
+            CLT_BAD_CONFIG,
+            "%s: http:// to %s would send data unencrypted: use https://, or set CLTRAIN_S3_INSECURE=%s",
+            from, name, name);
+    clt_free(name);
+    return st;
+}
+
+static bool is_region(const char *s) {
+    size_t n = 0;
+    for (; s[n]; n++)
+        if (!isalnum((unsigned char)s[n]) && s[n] != '-' && s[n] != '_') return false;
+    return n > 0 && n < 64;
+}
+
+/* Takes over both texts of the profile ("": none). */
+static clt_status set_place(clt_s3_config *out, char *region, char *endpoint) {
+    static const clt_env_id places[] = {CLT_ENV_AWS_ENDPOINT_URL_S3, CLT_ENV_AWS_ENDPOINT_URL,
+                                        CLT_ENV_S3_ENDPOINT_URL};
+    const char *from = "the profile's endpoint_url", *place = *endpoint ? endpoint : NULL;
+    for (size_t i = CLT_COUNT_OF(places); i-- > 0;)
+        if (clt_env(places[i])) place = clt_env(places[i]), from = clt_env_name(places[i]);
+    const char *set =
+        clt_env(CLT_ENV_AWS_REGION) ? clt_env(CLT_ENV_AWS_REGION) : clt_env(CLT_ENV_AWS_DEFAULT_REGION);
+    out->region = clt_strdup(set ? set : *region ? region : "us-east-1");
+    out->path_style = place != NULL;
+    out->endpoint = place ? clt_strdup(place) : clt_format("https://s3.%s.amazonaws.com", out->region);
+    clt_free(region);
+    clt_free(endpoint);
+    if (!is_region(out->region))
+        return clt_error(CLT_BAD_CONFIG, "the region '%.80s' is no name of a region", out->region);
+    const char *style = clt_env(CLT_ENV_S3_STYLE);
+    if (style && strcmp(style, "path") && strcmp(style, "virtual"))
+        return clt_error(CLT_BAD_CONFIG, "CLTRAIN_S3_STYLE is 'path' or 'virtual', not '%s'", style);
+    if (style) out->path_style = !strcmp(style, "path");
+    return check_endpoint(place ? from : "the endpoint", out->endpoint);
+}
+
+/* --- the interface --- */
+
+clt_status clt_s3_config_read(clt_s3_config *out) {
+    clt_s3_config c = {0};
+    char *region = NULL, *endpoint = NULL;
+    clt_status st = find_credentials(&c.credentials, &region, &endpoint);
+    if (st == CLT_OK) st = set_place(&c, region, endpoint);
+    if (st == CLT_OK)
+        *out = c;
+    else
+        clt_s3_config_free(&c);
+    return st;
+}
+
+void clt_s3_config_free(clt_s3_config *c) {
+    credentials_free(&c->credentials);
+    clt_free(c->endpoint);
+    clt_free(c->region);
+    c->endpoint = c->region = NULL;
+}
+
+clt_status clt_s3_config_refresh(clt_s3_config *c) {
+    clt_s3_credentials fresh;
+    const clt_status st = find_credentials(&fresh, NULL, NULL);
+    if (st != CLT_OK) {
+        credentials_free(&fresh);
+        return st;
+    }
+    credentials_free(&c->credentials);
+    c->credentials = fresh;
+    return CLT_OK;
+}
+
+char *clt_s3_config_describe(const clt_s3_config *c) {
+    clt_str out = {0};
+    const char *key = c->credentials.access_key;
+    clt_str_addf(&out, "%s, region %s, %s style, ", c->endpoint, c->region,
+                 c->path_style ? "path" : "virtual-host");
+    if (!key)
+        clt_str_add(&out, "without credentials");
+    else
+        clt_str_addf(&out, "credentials from %s", c->credentials.source);
+    if (key && strlen(key) >= 16) clt_str_addf(&out, " (%.4s...%s)", key, key + strlen(key) - 4);
+    return out.s;
+}
