@@ -45,7 +45,7 @@ static void start(const fake_step *steps, size_t n, bool token) {
     clt_s3_config c = {
         .endpoint = clt_strdup(fake_url(server)), .region = clt_strdup("us-east-1"), .path_style = true};
     c.credentials = (clt_s3_credentials){clt_strdup(ACCESS), clt_strdup(SECRET),
-                                         token ? clt_strdup(TOKEN) : NULL, INFINITY, "test"};
+                                         token ? clt_strdup(TOKEN) : NULL, INFINITY, clt_strdup("test")};
     s3 = clt_s3_create(&c, 10);
 }
 #define START(steps) start(steps, CLT_COUNT_OF(steps), false)
