@@ -85,7 +85,9 @@ store_start() {
     export AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_REGION=us-east-1 AWS_DEFAULT_REGION=us-east-1
     export AWS_ENDPOINT_URL=http://127.0.0.1:${ports[0]} TEST_BUCKET=cltrain
     export AWS_SHARED_CREDENTIALS_FILE=$tmp/none AWS_CONFIG_FILE=$tmp/none AWS_EC2_METADATA_DISABLED=true
-    unset AWS_SESSION_TOKEN AWS_PROFILE AWS_ENDPOINT_URL_S3 S3_ENDPOINT_URL
+    # Proxies and authorities of the machine are not for loopback.
+    unset AWS_SESSION_TOKEN AWS_PROFILE AWS_CA_BUNDLE AWS_ENDPOINT_URL_S3 S3_ENDPOINT_URL "${!CLTRAIN_S3_@}"
+    export no_proxy=127.0.0.1
     store_identities
     store_run
     trap '[ $BASHPID != $$ ] || { store_stop; rm -rf "$tmp"; }' EXIT
