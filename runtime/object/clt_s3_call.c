@@ -265,6 +265,7 @@ static bool refresh(clt_s3 *s, unsigned generation) {
         clt_error_quiet(false);
         pthread_mutex_lock(&s->lock);
         s->refreshed = clt_now();
+        fresh = fresh && copy.credentials.access_key; /* a file may be away while it is replaced */
         if (fresh) {
             clt_s3_credentials old = s->config.credentials;
             s->config.credentials = copy.credentials;
