@@ -187,11 +187,13 @@ static curl_socket_t open_socket(void *ctx, curlsocktype purpose, struct curl_so
 
 /* --- making a request --- */
 
-static bool is_loopback(const char *url) {
+/* Loopback, and the link-local addresses of metadata services. */
+static bool is_near(const char *url) {
     CURLU *u = curl_url();
     char *host = NULL;
     bool is = u && !curl_url_set(u, CURLUPART_URL, url, 0) && !curl_url_get(u, CURLUPART_HOST, &host, 0) &&
-              (!strcasecmp(host, "localhost") || !strncmp(host, "127.", 4) || !strcmp(host, "[::1]"));
+              (!strcasecmp(host, "localhost") || !strncmp(host, "127.", 4) || !strncmp(host, "169.254.", 8) ||
+               !strcmp(host, "[::1]"));
     curl_free(host);
     curl_url_cleanup(u);
     return is;
@@ -225,7 +227,7 @@ static void set_transport(transfer *t) {
     curl_easy_setopt(e, CURLOPT_BUFFERSIZE, (long)(r->into_bytes > 65536 ? RECEIVE_BYTES : 65536));
     curl_easy_setopt(e, CURLOPT_OPENSOCKETFUNCTION, open_socket);
     curl_easy_setopt(e, CURLOPT_ERRORBUFFER, t->text);
-    if (is_loopback(r->url)) curl_easy_setopt(e, CURLOPT_PROXY, "");
+    if (is_near(r->url)) curl_easy_setopt(e, CURLOPT_PROXY, "");
     const char *authorities = clt_env(CLT_ENV_AWS_CA_BUNDLE);
     if (authorities && *authorities) curl_easy_setopt(e, CURLOPT_CAINFO, authorities);
     char *agent = clt_format("cltrain/%s", clt_version());

@@ -2,7 +2,8 @@
  * requests; it starts with the first one. Connections are kept and used again (HTTP/1.1). A request is sent
  * once: repeating it is clt_s3's business. TLS is verified (AWS_CA_BUNDLE names other authorities), redirects
  * are not followed, only http and https are spoken; proxies are those of libcurl's environment variables, but
- * none for loopback addresses. After fork the child begins without connections and without requests.
+ * none for loopback and link-local addresses. After fork the child begins without connections and without
+ * requests.
  *
  * Functions print nothing. They may be called from several threads. */
 #ifndef CLT_HTTP_H

@@ -218,11 +218,10 @@ int clt_io_s3_lock(clt_io_component *c, const char *path, const char *owner, voi
 }
 
 int clt_io_s3_sign(clt_io_component *c, void *lock, const char *owner) {
-    (void)c;
     lease *l = lock;
     pthread_mutex_lock(&l->lock);
     snprintf(l->owner, CLT_IO_OWNER_BYTES - 1, "%s", owner);
-    int e = replace_lease(l, LEASE_SECONDS);
+    int e = clt_io_s3_is_held(c, lock) ? replace_lease(l, LEASE_SECONDS) : ESTALE;
     pthread_mutex_unlock(&l->lock);
     return e;
 }

@@ -259,21 +259,13 @@ static bool refresh(clt_s3 *s, unsigned generation) {
     bool fresh = s->generation != generation;
     if (!fresh) {
         /* The source may be a program that takes seconds: other calls go on with the old ones. */
-        pthread_mutex_lock(&s->lock);
-        clt_s3_config copy = s->config;
-        clt_s3_credentials *k = &copy.credentials;
-        copy.endpoint = clt_strdup(copy.endpoint);
-        copy.region = clt_strdup(copy.region);
-        if (k->access_key) k->access_key = clt_strdup(k->access_key);
-        if (k->secret_key) k->secret_key = clt_strdup(k->secret_key);
-        if (k->session_token) k->session_token = clt_strdup(k->session_token);
-        if (k->source) k->source = clt_strdup(k->source);
-        pthread_mutex_unlock(&s->lock);
+        clt_s3_config copy = {0};
         clt_error_quiet(true);
         fresh = clt_s3_config_refresh(&copy) == CLT_OK;
         clt_error_quiet(false);
         pthread_mutex_lock(&s->lock);
         s->refreshed = clt_now();
+        fresh = fresh && copy.credentials.access_key; /* a file may be away while it is replaced */
         if (fresh) {
             clt_s3_credentials old = s->config.credentials;
             s->config.credentials = copy.credentials;

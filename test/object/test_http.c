@@ -1,10 +1,14 @@
 /* HTTP over libcurl, against a server that is scripted byte by byte. */
+#include <arpa/inet.h>
 #include <errno.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -228,10 +232,80 @@ static void test_threads(void **state) {
     fake_stop(s);
 }
 
+/* --- TLS: a server of OpenSSL, whose certificate only a bundle that is named knows --- */
+
+static int free_port(void) {
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof a;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    if (bind(fd, (struct sockaddr *)&a, sizeof a) || getsockname(fd, (struct sockaddr *)&a, &size)) abort();
+    close(fd);
+    return ntohs(a.sin_port);
+}
+
+static pid_t start_tls(const char *dir, int port) {
+    char *make =
+             clt_format("cd %s && openssl req -x509 -newkey rsa:2048 -nodes -keyout key -out cert -days 2 "
+                        "-subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1 2>/dev/null",
+                        dir),
+         *serve = clt_format("cd %s && exec openssl s_server -quiet -www -accept 127.0.0.1:%d -cert cert "
+                             "-key key >/dev/null 2>&1",
+                             dir, port);
+    pid_t pid = -1;
+    if (system(make) == 0 && (pid = fork()) == 0) {
+        execl("/bin/sh", "sh", "-c", serve, (char *)NULL);
+        _exit(127);
+    }
+    clt_free(make);
+    clt_free(serve);
+    return pid;
+}
+
+static int get_url(const char *format, int port) {
+    char *url = clt_format(format, port);
+    const clt_http_request r = {.method = "GET", .url = url, .seconds = 10};
+    clt_http_response out;
+    int e = clt_http_perform(&r, &out);
+    for (int i = 0; i < 100 && e == ECONNREFUSED; i++) { /* it begins to listen */
+        clt_sleep(0.05);
+        e = clt_http_perform(&r, &out);
+    }
+    clt_http_response_free(&out);
+    clt_free(url);
+    return e;
+}
+
+static void test_tls(void **state) {
+    (void)state;
+    char dir[] = "/tmp/clt_tls_XXXXXX", *before = getenv("AWS_CA_BUNDLE");
+    before = before ? clt_strdup(before) : NULL;
+    assert_non_null(mkdtemp(dir));
+    const int port = free_port();
+    pid_t pid = start_tls(dir, port);
+    if (pid < 0) {
+        puts("skip: openssl is not installed, TLS was not tested");
+        return;
+    }
+    char *cert = clt_path_join(dir, "cert");
+    unsetenv("AWS_CA_BUNDLE");
+    assert_int_equal(get_url("https://127.0.0.1:%d/", port), EPROTO);
+    setenv("AWS_CA_BUNDLE", cert, 1);
+    assert_int_equal(get_url("https://127.0.0.1:%d/", port), 0);
+    assert_int_equal(get_url("https://localhost:%d/", port), EPROTO); /* not in the certificate */
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    unsetenv("AWS_CA_BUNDLE");
+    if (before) setenv("AWS_CA_BUNDLE", before, 1);
+    assert_int_equal(clt_io_remove_tree(dir), CLT_OK);
+    clt_free(cert);
+    clt_free(before);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_exchange), cmocka_unit_test(test_faults), cmocka_unit_test(test_ask_first),
         cmocka_unit_test(test_cancel),   cmocka_unit_test(test_fork),   cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_tls),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
