@@ -1,61 +1,12 @@
-#include "test/memfs.h"
-
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_INODES = 128, MAX_ENTRIES = 24 };
-
-typedef struct {
-    char name[96];
-    int inode;
-} entry;
-
-typedef struct {
-    entry e[MAX_ENTRIES];
-    int n;
-} entries;
-
-/* A change of a folder since its last sync; a rename inside one folder is one change. */
-typedef struct {
-    char remove[96], add[96], swap_a[96], swap_b[96];
-    int inode;
-} dir_change;
-
-typedef struct {
-    uint64_t offset;
-    size_t bytes;
-    unsigned char *data;
-} file_change;
-
-enum { FREE, FILE_NODE, FOLDER };
-
-typedef struct {
-    int kind;
-    bool locked;
-    char owner[CLT_IO_OWNER_BYTES];
-    unsigned char *data, *durable;
-    size_t bytes, durable_bytes;
-    entries now, synced;
-    file_change *writes;
-    int n_writes;
-    dir_change *changes;
-    int n_changes;
-} inode;
-
-struct mem_state {
-    int used; /* nodes from here on are free and zero */
-    inode node[MAX_INODES];
-};
-
-struct memfs {
-    clt_io_component base;
-    mem_state s;
-};
+#include "test/memfs_internal.h"
 
 /* --- state --- */
 
-static void forget_changes(inode *n) {
+void mem_forget_changes(inode *n) {
     for (int i = 0; i < n->n_writes; i++) clt_free(n->writes[i].data);
     clt_free(n->writes);
     clt_free(n->changes);
@@ -66,16 +17,18 @@ static void forget_changes(inode *n) {
 
 static void clear(mem_state *s) {
     for (int i = 0; i < s->used; i++) {
-        forget_changes(&s->node[i]);
+        mem_forget_changes(&s->node[i]);
         clt_free(s->node[i].data);
         clt_free(s->node[i].durable);
     }
     memset(s->node, 0, (size_t)s->used * sizeof *s->node);
     s->used = 0;
+    s->versions = 0;
 }
 
 static void copy(mem_state *to, const mem_state *from) {
     to->used = from->used;
+    to->versions = from->versions;
     memcpy(to->node, from->node, (size_t)from->used * sizeof *from->node);
     for (int i = 0; i < to->used; i++) {
         inode *n = &to->node[i];
@@ -129,7 +82,7 @@ static void drop(entries *d, const char *name) {
     if (e) *e = d->e[--d->n];
 }
 
-static void apply(entries *d, const dir_change *c) {
+void mem_apply(entries *d, const dir_change *c) {
     if (*c->swap_a) {
         entry *a = find(d, c->swap_a), *b = find(d, c->swap_b);
         if (!a || !b) return;
@@ -147,7 +100,7 @@ static void apply(entries *d, const dir_change *c) {
 
 static void change_dir(mem_state *fs, int dir, const dir_change *c) {
     inode *n = &fs->node[dir];
-    apply(&n->now, c);
+    mem_apply(&n->now, c);
     n->changes = clt_realloc(n->changes, (size_t)(n->n_changes + 1) * sizeof *n->changes);
     n->changes[n->n_changes++] = *c;
 }
@@ -222,7 +175,11 @@ static inode *file_of(clt_io_component *c, void *h) {
     return &state_of(c)->node[(int)(intptr_t)h];
 }
 
-static void put(unsigned char **data, size_t *size, uint64_t offset, const void *src, size_t bytes) {
+static bool is_object(const clt_io_component *c) {
+    return c->caps & CLT_IO_HAS_VERSIONS;
+}
+
+void mem_put(unsigned char **data, size_t *size, uint64_t offset, const void *src, size_t bytes) {
     if (offset + bytes > *size) {
         *data = clt_realloc(*data, offset + bytes);
         memset(*data + *size, 0, offset + bytes - *size);
@@ -236,9 +193,23 @@ static void log_write(inode *n, uint64_t offset, const void *src, size_t bytes) 
     n->writes[n->n_writes++] = (file_change){offset, bytes, clt_memdup(src, bytes)};
 }
 
+/* An upload: a file without a name until it is closed. */
+static int open_upload(mem_state *fs, const char *path, clt_io_mode mode, void **handle) {
+    int i = lookup(fs, path);
+    if (i >= 0 && fs->node[i].kind == FOLDER) return EISDIR;
+    if (i >= 0 && mode == CLT_IO_CREATE_NEW) return EEXIST;
+    i = new_inode(fs, FILE_NODE);
+    snprintf(fs->node[i].pending, sizeof fs->node[i].pending, "%s", path);
+    fs->node[i].must_be_new = mode == CLT_IO_CREATE_NEW;
+    *handle = (void *)(intptr_t)i;
+    return 0;
+}
+
 static int mem_open(clt_io_component *c, const char *path, clt_io_mode mode, void **handle) {
     mem_state *fs = state_of(c);
     int i = lookup(fs, path), e;
+    if (is_object(c) && (mode == CLT_IO_CREATE || mode == CLT_IO_CREATE_NEW))
+        return open_upload(fs, path, mode, handle);
     if (i < 0 && (mode == CLT_IO_READ || mode == CLT_IO_READ_PLAIN)) return ENOENT;
     if (i >= 0 && mode == CLT_IO_CREATE_NEW) return EEXIST;
     if (i < 0 && !(c->caps & CLT_IO_HAS_FOLDERS)) make_parents(fs, path);
@@ -260,7 +231,9 @@ static int mem_pread(clt_io_component *c, void *h, void *dst, size_t bytes, uint
 static int mem_pwrite(clt_io_component *c, void *h, const void *src, size_t bytes, uint64_t offset,
                       size_t *done) {
     inode *n = file_of(c, h);
-    put(&n->data, &n->bytes, offset, src, bytes);
+    *done = 0;
+    if (is_object(c) && (offset != n->bytes || !*n->pending)) return EINVAL;
+    mem_put(&n->data, &n->bytes, offset, src, bytes);
     log_write(n, offset, src, bytes);
     *done = bytes;
     return 0;
@@ -280,13 +253,63 @@ static int mem_sync(clt_io_component *c, void *h) {
     clt_free(n->durable);
     n->durable = clt_memdup(n->data ? n->data : (unsigned char *)"", n->bytes);
     n->durable_bytes = n->bytes;
-    forget_changes(n);
+    mem_forget_changes(n);
     return 0;
 }
 
-static int mem_close(clt_io_component *c, void *h) {
-    (void)c, (void)h;
+static void free_inode(inode *n) {
+    mem_forget_changes(n);
+    clt_free(n->data);
+    clt_free(n->durable);
+    memset(n, 0, sizeof *n);
+}
+
+/* Gives a name to an upload, in the place of what had it. */
+static int give_name(mem_state *fs, int i) {
+    char name[96], *path = clt_strdup(fs->node[i].pending);
+    make_parents(fs, path);
+    int dir = parent_of(fs, path, name), old = lookup(fs, path);
+    clt_free(path);
+    if (old >= 0 && fs->node[i].must_be_new) return EEXIST;
+    if (old >= 0) free_inode(&fs->node[old]);
+    dir_change change = {.inode = i};
+    snprintf(change.add, sizeof change.add, "%s", name);
+    change_dir(fs, dir, &change);
+    fs->node[i].pending[0] = 0;
+    fs->node[i].version = ++fs->versions;
     return 0;
+}
+
+static void mem_abandon(clt_io_component *c, void *h) {
+    if (*file_of(c, h)->pending) free_inode(file_of(c, h));
+}
+
+static int mem_close(clt_io_component *c, void *h) {
+    int e = *file_of(c, h)->pending ? give_name(state_of(c), (int)(intptr_t)h) : 0;
+    if (e) mem_abandon(c, h);
+    return e;
+}
+
+static int mem_version(clt_io_component *c, const char *path, char version[CLT_IO_VERSION_BYTES]) {
+    mem_state *fs = state_of(c);
+    int i = lookup(fs, path);
+    if (i < 0 || fs->node[i].kind != FILE_NODE) return ENOENT;
+    snprintf(version, CLT_IO_VERSION_BYTES, "\"%llu\"", (unsigned long long)fs->node[i].version);
+    return 0;
+}
+
+static int mem_replace(clt_io_component *c, const char *path, const void *data, size_t bytes,
+                       const char *expected, char version[CLT_IO_VERSION_BYTES]) {
+    char now[CLT_IO_VERSION_BYTES] = "";
+    void *h;
+    size_t done;
+    mem_version(c, path, now);
+    if (expected && strcmp(expected, now) != 0) return *expected ? ESTALE : EEXIST;
+    int e = open_upload(state_of(c), path, CLT_IO_CREATE, &h);
+    if (!e) e = mem_pwrite(c, h, data, bytes, 0, &done);
+    if (!e) e = mem_close(c, h);
+    if (!e) mem_version(c, path, version);
+    return e;
 }
 
 static int mem_rename(clt_io_component *c, const char *from, const char *to) {
@@ -318,6 +341,7 @@ static int remove_entry(mem_state *fs, const char *path, int kind) {
     if (fs->node[i].kind != kind) return kind == FILE_NODE ? EISDIR : ENOTDIR;
     if (kind == FOLDER && fs->node[i].now.n) return ENOTEMPTY;
     change_dir(fs, d, &change);
+    if (fs->node[i].version) free_inode(&fs->node[i]);
     return 0;
 }
 
@@ -338,7 +362,7 @@ static int mem_sync_dir(clt_io_component *c, const char *path) {
     int i = lookup(fs, path);
     if (i < 0) return ENOENT;
     fs->node[i].synced = fs->node[i].now;
-    forget_changes(&fs->node[i]);
+    mem_forget_changes(&fs->node[i]);
     return 0;
 }
 
@@ -357,7 +381,7 @@ static bool exists(clt_io_component *c, int i) {
 static int mem_list(clt_io_component *c, const char *path, clt_strv *names) {
     mem_state *fs = state_of(c);
     int i = lookup(fs, path);
-    if (i < 0) return ENOENT;
+    if (i < 0) return c->caps & CLT_IO_HAS_FOLDERS ? ENOENT : 0;
     for (int k = 0; k < fs->node[i].now.n; k++) {
         const entry *e = &fs->node[i].now.e[k];
         if (exists(c, e->inode)) clt_strv_add(names, e->name);
@@ -385,6 +409,7 @@ static int mem_lock(clt_io_component *c, const char *path, const char *owner, vo
     if (n->locked) memcpy(holder, n->owner, sizeof n->owner);
     if (n->locked) return EWOULDBLOCK;
     n->locked = true;
+    n->lost = false;
     snprintf(n->owner, sizeof n->owner, "%s", owner);
     return 0;
 }
@@ -399,6 +424,10 @@ static void mem_unlock(clt_io_component *c, void *lock) {
     file_of(c, lock)->locked = false;
 }
 
+static bool mem_is_held(clt_io_component *c, void *lock) {
+    return !file_of(c, lock)->lost;
+}
+
 memfs *mem_create(void) {
     static const clt_io_ops ops = {
         .name = "memory",
@@ -410,6 +439,7 @@ memfs *mem_create(void) {
         .datasync = mem_sync,
         .sync = mem_sync,
         .close = mem_close,
+        .abandon = mem_abandon,
         .rename = mem_rename,
         .exchange = mem_exchange,
         .unlink = mem_unlink,
@@ -421,11 +451,26 @@ memfs *mem_create(void) {
         .lock = mem_lock,
         .sign = mem_sign,
         .unlock = mem_unlock,
+        .is_held = mem_is_held,
+        .replace = mem_replace,
+        .version = mem_version,
     };
     memfs *fs = clt_calloc(1, sizeof *fs);
     fs->base = (clt_io_component){&ops, clt_io_local()->caps, .lock_retry = 0.01};
     mem_reset(fs);
     return fs;
+}
+
+void mem_become_object_store(memfs *fs) {
+    fs->base.caps = CLT_IO_CAN_READ_RANGES | CLT_IO_CAN_CREATE_NEW | CLT_IO_CAN_LOCK | CLT_IO_APPEARS_WHOLE |
+                    CLT_IO_HAS_VERSIONS;
+}
+
+void mem_lose_lock(memfs *fs, const char *path) {
+    int i = lookup(&fs->s, path + clt_path_scheme(path));
+    if (i < 0 || !fs->s.node[i].locked) abort();
+    fs->s.node[i].locked = false;
+    fs->s.node[i].lost = true;
 }
 
 memfs *mem_mount(const char *key) {
@@ -448,67 +493,4 @@ unsigned char *mem_file(memfs *fs, const char *path, size_t *bytes) {
     if (i < 0 || fs->s.node[i].kind != FILE_NODE) return NULL;
     *bytes = fs->s.node[i].bytes;
     return fs->s.node[i].data;
-}
-
-/* --- power loss --- */
-
-static uint64_t next(uint64_t *seed) { /* splitmix64 */
-    uint64_t z = *seed += 0x9E3779B97F4A7C15u;
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
-    return z ^ z >> 31;
-}
-
-int mem_pending(const memfs *fs, mem_change *out, int cap) {
-    int n = 0;
-    for (int i = 0; i < fs->s.used; i++) {
-        const inode *d = &fs->s.node[i];
-        for (int k = 0; k < d->n_writes && n < cap; k++)
-            out[n++] = (mem_change){.write = true, .last = k == d->n_writes - 1, .bytes = d->writes[k].bytes};
-        for (int k = 0; k < d->n_changes && n < cap; k++) out[n++] = (mem_change){.bytes = 1};
-    }
-    return n;
-}
-
-static void crash_file(inode *n, const size_t *keep) {
-    unsigned char *data = n->durable ? clt_memdup(n->durable, n->durable_bytes) : NULL;
-    size_t bytes = n->durable ? n->durable_bytes : 0;
-    for (int i = 0; i < n->n_writes; i++)
-        if (keep[i])
-            put(&data, &bytes, n->writes[i].offset, n->writes[i].data, CLT_MIN(n->writes[i].bytes, keep[i]));
-    clt_free(n->data);
-    clt_free(n->durable);
-    n->data = data;
-    n->bytes = n->durable_bytes = bytes;
-    n->durable = data ? clt_memdup(data, bytes) : NULL;
-}
-
-void mem_crash_as(memfs *fs, const size_t *keep) {
-    for (int i = 0; i < fs->s.used; i++) {
-        inode *n = &fs->s.node[i];
-        if (n->kind == FILE_NODE) crash_file(n, keep);
-        if (n->kind == FOLDER) {
-            n->now = n->synced;
-            for (int k = 0; k < n->n_changes; k++)
-                if (keep[n->n_writes + k]) apply(&n->now, &n->changes[k]);
-            n->synced = n->now;
-        }
-        keep += n->n_writes + n->n_changes;
-        n->locked = false;
-        forget_changes(n);
-    }
-}
-
-void mem_crash(memfs *fs, uint64_t seed) {
-    mem_change change[MEM_CHANGES];
-    size_t keep[MEM_CHANGES];
-    uint64_t random = seed;
-    int n = mem_pending(fs, change, MEM_CHANGES);
-    if (n == MEM_CHANGES) abort();
-    for (int i = 0; i < n; i++) {
-        keep[i] = seed == 1 || (seed && next(&random) % 2) ? change[i].bytes : 0;
-        if (seed > 1 && change[i].last && keep[i])
-            keep[i] = CLT_MIN(keep[i], next(&random) % (change[i].bytes / 512 + 1) * 512);
-    }
-    mem_crash_as(fs, keep);
 }

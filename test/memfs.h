@@ -16,6 +16,13 @@ clt_io_component *mem_component(memfs *fs); /* with the capabilities of the loca
 
 void mem_reset(memfs *fs); /* empty again */
 
+/* From now on it behaves like an object store: no folders and no renames; a file is written from its
+ * beginning to its end and appears with its name when it is closed; versions and conditional writes. What has
+ * a name is durable. Call it while it is empty. */
+void mem_become_object_store(memfs *fs);
+/* Whoever holds the lock of this name has lost it, and anybody may take it. */
+void mem_lose_lock(memfs *fs, const char *path);
+
 /* The machine loses power and restarts. seed 0: exactly what was synced; seed 1: all that was written;
  * others: any part of what was not synced, the last write torn at a multiple of 512 bytes. */
 void mem_crash(memfs *fs, uint64_t seed);

@@ -12,8 +12,8 @@
 #include "runtime/base/clt_env.h"
 
 static const char *const op_names[CLT_IO_OPS + 1] = {
-    "open",     "pread",  "pwrite", "append", "size",     "datasync", "sync", "close", "rename",
-    "exchange", "unlink", "rmdir",  "mkdir",  "sync_dir", "list",     "stat", "lock",  "any"};
+    "open",   "pread", "pwrite", "append",   "size", "datasync", "sync", "close",   "rename",  "exchange",
+    "unlink", "rmdir", "mkdir",  "sync_dir", "list", "stat",     "lock", "replace", "version", "any"};
 
 const char *clt_io_op_name(clt_io_op op) {
     return op_names[op];
@@ -285,11 +285,16 @@ static int probe_sync(clt_io_component *c, void *h) {
     return sync_with(probe_of(c), CLT_IO_SYNC, probe_of(c)->under->ops->sync, h);
 }
 
-/* The file is closed in any case, as the system does it. */
+/* The file is closed in any case, as the system does it; a fault leaves a name that close would give as it
+ * was. */
 static int probe_close(clt_io_component *c, void *h) {
     clt_io_probe *p = probe_of(c);
     probe_file *f = h;
-    int e = hit(p, CLT_IO_CLOSE, f->path, NULL), closed = p->under->ops->close(p->under, f->under);
+    int e = hit(p, CLT_IO_CLOSE, f->path, NULL), closed = 0;
+    if (e && p->under->ops->abandon)
+        p->under->ops->abandon(p->under, f->under);
+    else
+        closed = p->under->ops->close(p->under, f->under);
     clt_free(f);
     return e ? e : closed;
 }
@@ -371,14 +376,18 @@ static bool probe_is_held(clt_io_component *c, void *lock) {
     return !under->ops->is_held || under->ops->is_held(under, lock);
 }
 
-/* A version is no operation that faults and records know. */
 static int probe_replace(clt_io_component *c, const char *path, const void *data, size_t bytes,
                          const char *expected, char version[CLT_IO_VERSION_BYTES]) {
-    clt_io_component *under = probe_of(c)->under;
-    return under->ops->replace(under, path, data, bytes, expected, version);
+    clt_io_probe *p = probe_of(c);
+    int e = hit(p, CLT_IO_REPLACE, path, NULL);
+    if (!e) e = p->under->ops->replace(p->under, path, data, bytes, expected, version);
+    if (!e) record(p, CLT_IO_REPLACE, 0, path, NULL, 0, data, bytes);
+    return e;
 }
 static int probe_version(clt_io_component *c, const char *path, char version[CLT_IO_VERSION_BYTES]) {
-    return probe_of(c)->under->ops->version(probe_of(c)->under, path, version);
+    clt_io_probe *p = probe_of(c);
+    int e = hit(p, CLT_IO_VERSION, path, NULL);
+    return e ? e : p->under->ops->version(p->under, path, version);
 }
 
 static int probe_clean(clt_io_component *c, const char *path, double age, int *n) {

@@ -40,6 +40,8 @@ typedef enum {
     CLT_IO_LIST,
     CLT_IO_STAT,
     CLT_IO_LOCK,
+    CLT_IO_REPLACE,
+    CLT_IO_VERSION,
     CLT_IO_OPS /* how many; as an operation of a fault: any of them */
 } clt_io_op;
 const char *clt_io_op_name(clt_io_op op); /* "open", "pread", ... "any" */
@@ -85,7 +87,7 @@ clt_status clt_io_fault_parse(const char *text, clt_io_fault *out);
  * while no other thread uses the probe. */
 clt_status clt_io_record(clt_io_probe *p, const char *file);
 
-/* One recorded operation. `mode` is for CLT_IO_OPEN; `data` and `bytes` for writes and appends (bytes
+/* One recorded operation. `mode` is for CLT_IO_OPEN; `data` and `bytes` for writes, appends, replace (bytes
  * transferred), `offset` for writes; `to` is the second name of rename and exchange. Other members are 0 or
  * NULL. Names are those that clt_io_find gives. */
 typedef struct {

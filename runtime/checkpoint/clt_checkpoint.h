@@ -4,7 +4,7 @@
  * coordinates, and manifest.json, written last, which lists tensors, chunks with their hashes, and the state
  * of the run as numbers. Saving is a commit (clt_ckpt_commit.h): everything is written, made durable and read
  * back before NAME becomes the new checkpoint in one step. On a file system the files are written below
- * NAME.tmp.RUNID, which is renamed to NAME.
+ * NAME.tmp.RUNID, which is renamed to NAME; on an object store, manifest.json is written last.
  *
  *     clt_ckpt_writer_params p = clt_ckpt_writer_params_default();
  *     p.group = group, p.folder = "runs/a", p.run_id = id, p.table = &table;
@@ -87,6 +87,7 @@ typedef struct {
 /* --- writing --- */
 
 typedef struct clt_ckpt_writer clt_ckpt_writer;
+typedef struct clt_run_lock clt_run_lock;
 
 typedef struct {
     clt_group *group;
@@ -103,6 +104,7 @@ typedef struct {
                          * when the share is compressed, with bounded memory */
     bool single;        /* one checkpoint in a folder that no run owns (import): no hint file, no pruning, and
                          * leftovers of other runs stay */
+    const clt_run_lock *lock; /* of the folder, borrowed; a save after it was lost fails. NULL: not checked */
 } clt_ckpt_writer_params;
 clt_ckpt_writer_params clt_ckpt_writer_params_default(void); /* keep -1, threads -1 */
 
@@ -170,10 +172,12 @@ clt_status clt_run_id(clt_group *group, char out[CLT_RUN_ID_BYTES]);
  * created when absent. A lock that another process holds is waited for: CLTRAIN_LOCK_WAIT seconds, or up to 5
  * minutes while the holder says that it is ending; then CLT_IO on every rank, with the holder's name.
  * CLT_STOPPED: a signal came meanwhile. Storage without locks: a warning. */
-typedef struct clt_run_lock clt_run_lock;
 clt_status clt_run_lock_take(clt_group *group, const char *folder, clt_run_lock **out);
 /* Tells waiting runs that this run is about to end and only has to save. NULL is allowed. */
 void clt_run_lock_ending(clt_run_lock *l);
+/* Whether the lock is held still (clt_io_lock_is_held); true on other ranks than 0, on storage without locks,
+ * and for NULL. */
+bool clt_run_lock_is_held(const clt_run_lock *l);
 void clt_run_lock_release(clt_run_lock *l); /* NULL is allowed */
 
 /* --- reading --- */

@@ -5,21 +5,13 @@
  * `rename` (clt_ckpt_rename.c), for file systems: the files are written below NAME.tmp.RUNID and made
  * durable; renaming that folder to NAME is the commit.
  *
- * A strategy for object stores, which cannot rename, has to provide the following.
- * - path: FOLDER/NAME. file: a name that holds RUNID, so that no save writes over the data of another one.
- * - begin: makes nothing. It remembers the ETag of NAME/manifest.json when NAME is overwritten.
- * - publish: puts manifest.json last and in one conditional PUT: If-None-Match: * for a new name, If-Match
- * with the ETag of begin to overwrite. A save that began without the run's lock, or lost the lock, fails. A
- * condition that fails is CLT_IO, and the checkpoint that is there stays as it is.
- * - retract: puts the old manifest back, or deletes the new one, on condition of the ETag that publish got.
- * - discard: deletes what this save wrote and no manifest names. finish: deletes what the replaced checkpoint
- *   had. remove: deletes the manifest first, then the data.
- * - list: the names below FOLDER that hold a manifest.json; data without one is a save under way.
- * - clean: aborts multipart uploads and deletes data that no manifest names, of runs that ended.
- * - recover: nothing; a PUT is whole or absent. set_aside: copies the manifest to NAME.superseded.RUNID and
- *   deletes NAME/manifest.json; the data stays.
- * The pipe writes a data file in any order and reads it back before it is closed, which such storage cannot
- * (CLT_IO_CAN_WRITE_RANGES): its files have to be written in order and read back after they are closed. */
+ * `object` (clt_ckpt_object.c), for object stores, which cannot rename: data files are written below NAME
+ * under names that no other save uses; writing NAME/manifest.json, on condition of what was there before, is
+ * the commit. Data that no manifest names belong to a save under way, or to one that ended.
+ *
+ * Whatever the strategy, a save whose run has lost the lock of the folder is not published
+ * (clt_ckpt_writer.c).
+ */
 #ifndef CLT_CKPT_COMMIT_H
 #define CLT_CKPT_COMMIT_H
 
@@ -35,9 +27,10 @@ typedef struct {
 
     /* --- one save: path and file on every rank, the others on rank 0, in this order --- */
 
-    /* Below which path the ranks write, and under which name each; to be freed. */
+    /* Below which path the ranks write, and under which name each; to be freed. `file` is called after
+     * c->save is set. */
     char *(*path)(const char *final, const char *run_id);
-    char *(*file)(int rank, const char *run_id);
+    char *(*file)(const clt_ckpt_commit *c, int rank);
     /* Makes c->path ready to be written to, without anything in it. CLT_IO: NAME exists and overwrite is off,
      * or NAME is a folder but no checkpoint. */
     clt_status (*begin)(clt_ckpt_commit *c);
@@ -74,10 +67,15 @@ struct clt_ckpt_commit {
     const char *folder, *run_id; /* borrowed */
     bool overwrite;
     char *name, *final, *path; /* FOLDER/NAME and ops->path */
+    unsigned save; /* the number of this save, the same on every rank: no other save of the run has it */
     /* the strategy's */
     bool placed;   /* NAME is the new checkpoint, and retract can undo that */
     bool replaced; /* and the old checkpoint is at `path` */
+    bool open;     /* the manifest was sent, and whether it arrived is unknown */
     char *moved;   /* where the old checkpoint is if it has neither NAME nor `path`; else NULL */
+    void *old;     /* what it keeps of the old checkpoint; freed with clt_free */
+    size_t old_bytes;
+    char version[256]; /* of the manifest: the old one, then the published one; "": there is none */
 };
 
 /* The strategy for a folder. CLT_BAD_CONFIG: the folder's storage supports no strategy. */
@@ -86,9 +84,13 @@ clt_ckpt_commit *clt_ckpt_commit_create(const clt_ckpt_commit_ops *ops, const ch
                                         const char *run_id, bool overwrite);
 void clt_ckpt_commit_destroy(clt_ckpt_commit *c); /* NULL is allowed */
 
+/* For begin: CLT_IO with a message if `path` exists and `overwrite` is off, or if it is a folder with other
+ * files than a checkpoint's: a run or what a user keeps there. */
+clt_status clt_ckpt_check_name(const char *path, bool exists, bool overwrite);
+
 /* Names with ".tmp." or ".superseded." are not checkpoints, whatever the strategy. */
 bool clt_ckpt_name_is_special(const char *name);
 
-extern const clt_ckpt_commit_ops clt_ckpt_rename;
+extern const clt_ckpt_commit_ops clt_ckpt_rename, clt_ckpt_object;
 
 #endif

@@ -88,7 +88,8 @@ clt_status clt_chunk_decode(clt_chunk_codec *c, const clt_ckpt_stored *at, float
 /* --- the write pipe (clt_ckpt_pipe.c) --- */
 
 /* Compresses, hashes and writes the chunks of one data file on threads, in the order of submission, then
- * makes the file durable and reads it back. Everything is allocated by create. */
+ * makes the file durable and reads it back (without CLT_IO_CAN_WRITE_RANGES: checks its size). Everything is
+ * allocated by create. */
 typedef struct clt_pipe clt_pipe;
 /* chunks: the most of one file; count: the most floats of one chunk. buffers: for clt_pipe_buffer.
  * CLT_NO_MEMORY. */

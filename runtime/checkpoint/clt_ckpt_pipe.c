@@ -27,9 +27,10 @@ struct clt_pipe {
     /* the file in progress */
     char *path;
     clt_file *file;
+    bool ordered; /* the storage takes a file from its beginning to its end, and shows it when it is closed */
     clt_ckpt_stored *row;
     job *jobs;
-    size_t total, submitted, taken, placed, done;
+    size_t total, submitted, taken, placed, written, done;
     uint64_t end; /* bytes assigned to chunks */
     clt_status status;
     bool finished;
@@ -50,21 +51,37 @@ static uint64_t take_place(clt_pipe *p, size_t i, uint64_t bytes) {
     return at;
 }
 
+/* Every chunk has its turn to write, also after a failure. */
+static void wait_for_turn(clt_pipe *p, size_t i) {
+    pthread_mutex_lock(&p->lock);
+    while (p->written != i) pthread_cond_wait(&p->changed, &p->lock);
+    pthread_mutex_unlock(&p->lock);
+}
+
+static void end_turn(clt_pipe *p) {
+    pthread_mutex_lock(&p->lock);
+    p->written++;
+    pthread_cond_broadcast(&p->changed);
+    pthread_mutex_unlock(&p->lock);
+}
+
 static clt_status write_chunk(clt_pipe *p, size_t i, clt_chunk_codec *codec, bool skip) {
     clt_ckpt_stored *row = &p->row[i];
     clt_status st = skip ? CLT_FAIL : clt_chunk_encode(codec, p->jobs[i].data, p->jobs[i].count, row);
     row->offset = take_place(p, i, st == CLT_OK ? row->stored : 0);
-    return st == CLT_OK ? clt_file_pwrite(p->file, clt_chunk_codec_buffer(codec), row->stored, row->offset)
-                        : st;
+    if (p->ordered) wait_for_turn(p, i);
+    if (st == CLT_OK) st = clt_file_pwrite(p->file, clt_chunk_codec_buffer(codec), row->stored, row->offset);
+    if (p->ordered) end_turn(p);
+    return st;
 }
 
 /* What the disk returns has to be what was hashed: a checkpoint that cannot be read must not replace one that
  * can. */
-static clt_status read_back(clt_pipe *p, clt_chunk_codec *codec) {
+static clt_status read_back(clt_pipe *p, clt_file *f, clt_chunk_codec *codec) {
     for (size_t i = 0; i < p->total; i++) {
         const clt_ckpt_stored *row = &p->row[i];
         void *raw = clt_chunk_codec_buffer(codec);
-        CLT_TRY(clt_file_pread(p->file, raw, row->stored, row->offset));
+        CLT_TRY(clt_file_pread(f, raw, row->stored, row->offset));
         clt_hash128 h = clt_hash(raw, row->stored);
         if (h.hi != row->hash.hi || h.lo != row->hash.lo)
             return clt_error(CLT_IO, "%s: bytes [%llu, +%llu) read back differently from what was written",
@@ -73,14 +90,29 @@ static clt_status read_back(clt_pipe *p, clt_chunk_codec *codec) {
     return CLT_OK;
 }
 
-/* After the last chunk: durable, checked, closed. */
+/* An object store has compared what it stored with the hash that came with each request. */
+static clt_status check_size(const clt_pipe *p) {
+    clt_io_info info;
+    CLT_TRY(clt_io_stat(p->path, &info));
+    if (info.kind == CLT_IO_FILE && info.bytes == p->end) return CLT_OK;
+    return clt_error(CLT_IO, "%s has %llu bytes, %llu were written", p->path, (unsigned long long)info.bytes,
+                     (unsigned long long)p->end);
+}
+
+/* After the last chunk: durable, checked, closed. What is incomplete never gets a name where the storage can
+ * withhold it. */
 static clt_status close_file(clt_pipe *p, clt_chunk_codec *codec) {
     clt_status st = p->status;
-    if (st == CLT_OK) st = clt_file_datasync(p->file);
-    if (st == CLT_OK) st = read_back(p, codec);
-    clt_status closed = clt_file_close(p->file);
+    clt_file *f = p->file;
     p->file = NULL;
-    return st == CLT_OK ? closed : st;
+    if (st == CLT_OK) st = clt_file_datasync(f);
+    if (st == CLT_OK && !p->ordered) st = read_back(p, f, codec);
+    if (st != CLT_OK) {
+        clt_file_abandon(f);
+        return st;
+    }
+    CLT_TRY(clt_file_close(f));
+    return p->ordered ? check_size(p) : CLT_OK;
 }
 
 /* Called with the lock held; returns with it held. */
@@ -183,7 +215,7 @@ void clt_pipe_destroy(clt_pipe *p) {
     pthread_cond_broadcast(&p->changed);
     pthread_mutex_unlock(&p->lock);
     for (int i = 0; i < p->threads; i++) pthread_join(p->thread[i], NULL);
-    clt_file_close(p->file);
+    clt_file_abandon(p->file);
     for (int i = 0; i < p->buffers; i++) clt_free(p->buffer[i]);
     for (int i = 0; i < p->codecs; i++) clt_chunk_codec_destroy(p->codec[i]);
     pthread_mutex_destroy(&p->lock);
@@ -205,7 +237,8 @@ void clt_pipe_start(clt_pipe *p, const char *path, size_t chunks, clt_ckpt_store
     p->path = clt_strdup(path);
     p->row = rows;
     p->total = chunks;
-    p->submitted = p->taken = p->placed = p->done = 0;
+    p->submitted = p->taken = p->placed = p->written = p->done = 0;
+    p->ordered = !clt_io_can(path, CLT_IO_CAN_WRITE_RANGES);
     p->end = 0;
     p->status = CLT_OK;
     p->finished = chunks == 0;

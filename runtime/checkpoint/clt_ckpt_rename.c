@@ -14,38 +14,17 @@ static char *temporary_path(const char *final, const char *run_id) {
     return clt_format("%s" TEMPORARY "%s", final, run_id);
 }
 
-static char *file_name(int rank, const char *run_id) {
-    (void)run_id; /* the folder's name has it */
+static char *file_name(const clt_ckpt_commit *c, int rank) {
+    (void)c; /* the folder's name has the run's id */
     return clt_format("data.%05d.bin", rank);
 }
 
 /* --- begin --- */
 
-/* Overwriting deletes a folder with everything in it: it must be a checkpoint, not a run or a user's files.
- */
-static clt_status check_overwritable(const char *path) {
-    clt_strv names = {0};
-    CLT_TRY(clt_io_list(path, &names));
-    bool usable = names.n == 0;
-    for (size_t i = 0; i < names.n; i++)
-        usable |= !strcmp(names.v[i], CLT_MANIFEST) || !strncmp(names.v[i], "data.", 5);
-    clt_strv_free(&names);
-    if (usable) return CLT_OK;
-    return clt_error(
-        CLT_IO, "%s is a folder but not a checkpoint, and is not overwritten; choose another name", path);
-}
-
 static clt_status begin(clt_ckpt_commit *c) {
     clt_io_info info;
-    if (clt_io_try_stat(c->final, &info) == 0 && info.kind != CLT_IO_ABSENT) {
-        if (!c->overwrite)
-            return clt_error(
-                CLT_IO,
-                "%s exists already and is not overwritten; choose another name or folder, or allow it "
-                "(save_overwrite: true, ckpt import --overwrite)",
-                c->final);
-        if (info.kind == CLT_IO_FOLDER) CLT_TRY(check_overwritable(c->final));
-    }
+    if (clt_io_try_stat(c->final, &info) == 0 && info.kind != CLT_IO_ABSENT)
+        CLT_TRY(clt_ckpt_check_name(c->final, true, c->overwrite));
     CLT_TRY(clt_io_remove_tree(c->path));
     return clt_io_mkdir(c->path); /* the rename and the sync after it make it durable */
 }
@@ -178,7 +157,7 @@ static clt_status list(const char *folder, clt_strv *names) {
     for (size_t i = 0; i < all.n; i++) {
         /* lost+found is at the root of a disk, and only root can examine it. */
         if (clt_ckpt_name_is_special(all.v[i]) || !strcmp(all.v[i], "lost+found")) continue;
-        char *path = clt_path_join(folder, all.v[i]), *first = file_name(0, "");
+        char *path = clt_path_join(folder, all.v[i]), *first = file_name(NULL, 0);
         if (may_have(path, CLT_MANIFEST) || may_have(path, first)) clt_strv_add(names, all.v[i]);
         clt_free(first);
         clt_free(path);

@@ -1,5 +1,6 @@
 #include "runtime/checkpoint/clt_ckpt_internal.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -216,10 +217,12 @@ static void feed(clt_ckpt_writer *w) {
 }
 
 clt_status clt_ckpt_save_begin(clt_ckpt_writer *w, const char *name, const clt_checkpoint_state *state) {
+    static atomic_uint saves; /* of this process: rank 0 stays in one */
     struct {
         clt_status st;
         bool skip;
-    } first = {CLT_OK, false};
+        unsigned save;
+    } first = {CLT_OK, false, 0};
     int rank = clt_ckpt_rank(w->p.group);
     if (w->active) return clt_error(CLT_FAIL, "a save is already in progress");
     w->commit = clt_ckpt_commit_create(w->how, w->folder, name, w->run_id, w->p.overwrite);
@@ -227,6 +230,7 @@ clt_status clt_ckpt_save_begin(clt_ckpt_writer *w, const char *name, const clt_c
     if (rank == 0) {
         first.st = open_save(w, state);
         first.skip = w->skip;
+        first.save = w->commit->save = 1 + atomic_fetch_add(&saves, 1);
     }
     clt_status st = clt_ckpt_broadcast(w->p.group, &first, sizeof first);
     if (st == CLT_OK) st = first.st;
@@ -237,8 +241,9 @@ clt_status clt_ckpt_save_begin(clt_ckpt_writer *w, const char *name, const clt_c
     }
     w->active = true;
     w->skip = first.skip;
+    w->commit->save = first.save;
     if (w->skip) return CLT_OK;
-    char *file = w->how->file(rank, w->run_id), *path = clt_path_join(w->commit->path, file);
+    char *file = w->how->file(w->commit, rank), *path = clt_path_join(w->commit->path, file);
     clt_pipe_start(w->pipe, path, w->mine, w->row);
     feed(w);
     clt_free(path);
@@ -311,7 +316,7 @@ static void fill_lists(const clt_ckpt_writer *w, const clt_ckpt_stored *rows, li
     for (size_t r = 0, rows_before = 0; r < ranks; rows_before += chunks[r++]) {
         row[r] = rows_before;
         file[r] = (uint32_t)l->files;
-        if (chunks[r]) l->file[l->files++].name = w->how->file((int)r, w->run_id);
+        if (chunks[r]) l->file[l->files++].name = w->how->file(w->commit, (int)r);
     }
     for (size_t i = 0; i < w->plan_count; i++) {
         const plan_item *c = &w->plan[i];
@@ -340,9 +345,18 @@ static clt_status complete_manifest(clt_ckpt_writer *w, const clt_ckpt_stored *r
     return st;
 }
 
+static clt_status check_lock(const clt_ckpt_writer *w) {
+    if (clt_run_lock_is_held(w->p.lock)) return CLT_OK;
+    return clt_error(CLT_IO,
+                     "%s: this run has lost the lock of the folder (run.lock), because the storage was not "
+                     "reachable in time; another run may be writing there",
+                     w->folder);
+}
+
 static clt_status commit(clt_ckpt_writer *w, const clt_ckpt_stored *rows) {
     clt_manifest *m = NULL;
     CLT_TRY(complete_manifest(w, rows));
+    CLT_TRY(check_lock(w));
     clt_status st = w->how->publish(w->commit, w->head.s, w->head.len);
     /* The ranks read back the data files that they wrote; the manifest and the files' sizes are checked here.
      */
@@ -380,7 +394,7 @@ static void write_hint(const clt_ckpt_writer *w) {
 
 static void after_commit(const clt_ckpt_writer *w) {
     if (w->how->finish(w->commit) != CLT_OK) clt_warn("%s could not be removed", w->commit->path);
-    if (w->p.single) return;
+    if (w->p.single || !clt_run_lock_is_held(w->p.lock)) return;
     write_hint(w);
     prune(w);
 }

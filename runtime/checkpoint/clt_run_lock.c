@@ -85,6 +85,10 @@ void clt_run_lock_ending(clt_run_lock *l) {
     if (clt_io_lock_sign(l->lock, owner) != 0) clt_debug("the lock file could not be signed");
 }
 
+bool clt_run_lock_is_held(const clt_run_lock *l) {
+    return !l || !l->lock || clt_io_lock_is_held(l->lock);
+}
+
 void clt_run_lock_release(clt_run_lock *l) {
     if (!l) return;
     clt_io_lock_release(l->lock);

@@ -163,6 +163,7 @@ clt_status clt_run_create_writer(clt_run *r) {
     clt_ckpt_writer_params p = clt_ckpt_writer_params_default();
     p.group = r->group;
     p.folder = r->files.folder;
+    p.lock = r->files.lock;
     p.run_id = r->files.run_id;
     p.table = clt_engine_table(r->engine);
     p.parts = clt_engine_parts(r->engine, &p.part_count);
