@@ -1,4 +1,7 @@
 /* Variant tables: reading the .vt files and deciding which rows can run on a device. */
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #include <dlfcn.h>
 #include <link.h>
 #include <stdlib.h>
@@ -50,6 +53,14 @@ static bool names_no_file(const char *word) {
     return file && !clt_kernel_text(file);
 }
 
+#if defined(__x86_64__)
+/* clang 14 does not know the name. The instructions use the registers of AVX2, which the system must save. */
+static bool has_avx_vnni(void) {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __builtin_cpu_supports("avx2") && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1);
+}
+#endif
+
 /* Whether this host's processor, which is that of its CPU devices, has an instruction set; the name is gcc's.
  * Machine code of a kernel must not even be probed without it: the process would end. */
 static int processor_has(const char *name) {
@@ -57,7 +68,7 @@ static int processor_has(const char *name) {
     if (!strcmp(name, "avx2")) return __builtin_cpu_supports("avx2") != 0;
     if (!strcmp(name, "avx512bw")) return __builtin_cpu_supports("avx512bw") != 0;
     if (!strcmp(name, "avx512vnni")) return __builtin_cpu_supports("avx512vnni") != 0;
-    if (!strcmp(name, "avxvnni")) return __builtin_cpu_supports("avxvnni") != 0;
+    if (!strcmp(name, "avxvnni")) return has_avx_vnni();
     return -1;
 #else
     (void)name;

@@ -262,6 +262,7 @@ void clt_run_save_finish(clt_run *r) {
     double took = clt_now() - r->saves.pending.start;
     r->saves.newest = r->saves.pending.batch;
     r->stop.save = CLT_MAX(r->stop.save, took);
+    clt_follow_now(r->files.follow);
     clt_info("checkpoint saved: %s/%s (%s)", r->files.folder, r->saves.pending.name,
              clt_human_seconds(took, seconds));
     clt_str fields = {0};

@@ -104,12 +104,14 @@ void clt_run_close(clt_run *r) {
     clt_free(r->evals);
     clt_ops_destroy(r->ops);
     clt_device_close(r->dev);
+    clt_follow_end(r->files.follow);
     clt_run_lock_release(r->files.lock);
     clt_group_destroy(r->group);
     clt_log_set_file(NULL);
     clt_file_close(r->files.log);
     for (int i = 0; i < CLT_RUN_AHEAD; i++) clt_free(r->queue.step[i].arrays);
     clt_free(r->files.folder);
+    clt_free(r->files.local);
     clt_file_close(r->files.samples);
     clt_plan_free(&r->plan);
     clt_run_place_free(&r->origin.here);

@@ -9,6 +9,7 @@
 #include "runtime/data/clt_loader.h"
 #include "runtime/train/run/clt_icl_run.h"
 #include "runtime/train/engine/clt_engine.h"
+#include "runtime/train/run/clt_follow.h"
 #include "runtime/train/run/clt_guard.h"
 #include "runtime/train/run/clt_run_leg.h"
 #include "runtime/train/sink/clt_sink.h"
@@ -23,9 +24,12 @@ enum {
 
 /* --- state, by purpose --- */
 
-/* The run's folder and its open files. */
+/* The run's folder and its open files. Checkpoints and the lock are in `folder`, everything that the run
+ * appends to in `local`. Both are the same unless `folder` is storage that cannot append: then `follow`
+ * copies. */
 typedef struct {
-    char *folder;
+    char *folder, *local;
+    clt_follow *follow;
     clt_file *log;
     clt_run_lock *lock;
     char run_id[CLT_RUN_ID_BYTES];

@@ -18,15 +18,33 @@ static void print_config(clt_run *r) {
     clt_str_free(&b);
 }
 
+/* Chooses the folders; from an object store comes what an earlier part of the run wrote. */
+static clt_status choose_folders(clt_run *r) {
+    static const char *const earlier[] = {"metrics.jsonl", "log.txt"};
+    const clt_config *c = r->cfg;
+    char *runs = clt_path_join("runs", c->run_name);
+    r->files.folder = clt_strdup(c->save_folder ? c->save_folder : runs);
+    const bool appends = clt_io_can(r->files.folder, CLT_IO_CAN_APPEND);
+    r->files.local = appends ? clt_strdup(r->files.folder) : clt_strdup(runs);
+    clt_free(runs);
+    CLT_TRY(clt_run_lock_take(r->group, r->files.folder, &r->files.lock));
+    CLT_TRY(clt_ckpt_recover(r->group, r->files.folder));
+    if (appends) return CLT_OK;
+    CLT_TRY(clt_io_mkdirs(r->files.local)); /* on every host: ranks write there when they end in an error */
+    if (clt_group_rank(r->group) != 0) return CLT_OK;
+    clt_info("metrics and logs are written in %s and copied to %s", r->files.local, r->files.folder);
+    CLT_TRY(clt_follow_fetch(r->files.folder, r->files.local, earlier, CLT_COUNT_OF(earlier)));
+    r->files.follow = clt_follow_start(r->files.local, r->files.folder, 60);
+    return CLT_OK;
+}
+
 /* Opens the run's folder: lock, log.txt, config.yaml with the merged configuration, the tokenizer's files. */
 static clt_status open_folder(clt_run *r) {
     const clt_config *c = r->cfg;
-    r->files.folder = c->save_folder ? clt_strdup(c->save_folder) : clt_path_join("runs", c->run_name);
-    CLT_TRY(clt_run_lock_take(r->group, r->files.folder, &r->files.lock));
-    CLT_TRY(clt_ckpt_recover(r->group, r->files.folder));
+    CLT_TRY(clt_group_agree(r->group, choose_folders(r)));
     if (clt_group_rank(r->group) != 0) return CLT_OK;
-    char *log = clt_path_join(r->files.folder, "log.txt"),
-         *config = clt_path_join(r->files.folder, "config.yaml");
+    char *log = clt_path_join(r->files.local, "log.txt"),
+         *config = clt_path_join(r->files.local, "config.yaml");
     clt_str text = {0};
     clt_config_print(c, false, &text);
     clt_status st = clt_io_write_atomic(config, text.s, text.len);
@@ -174,7 +192,7 @@ static clt_status check_options(clt_run *r) {
 
 static clt_status find_start(clt_run *r) {
     CLT_TRY(clt_run_guard_create(r));
-    clt_group_set_folder(r->group, r->files.folder);
+    clt_group_set_folder(r->group, r->files.local);
     CLT_TRY(clt_run_find_start(r));
     r->progress.start_batch = r->progress.now.batch;
     return CLT_OK;
@@ -182,7 +200,7 @@ static clt_status find_start(clt_run *r) {
 
 static clt_status open_sinks(clt_run *r) {
     const clt_sinks_params p = {.cfg = r->cfg,
-                                .folder = r->files.folder,
+                                .folder = r->files.local,
                                 .main_rank = clt_group_rank(r->group) == 0,
                                 .batches_per_epoch = r->progress.batches_per_epoch,
                                 .start_batch = r->progress.start_batch,

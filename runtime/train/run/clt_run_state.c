@@ -122,7 +122,7 @@ void clt_run_take_numbers(clt_run *r, const clt_checkpoint_state *s) {
 /* Calls `take` for each valid row of metrics.jsonl that starts with `begin`. False if the file cannot be
  * read. */
 static bool each_row(const clt_run *r, const char *begin, void (*take)(void *ctx, json_t *row), void *ctx) {
-    char *path = clt_path_join(r->files.folder, "metrics.jsonl"), *text = NULL;
+    char *path = clt_path_join(r->files.local, "metrics.jsonl"), *text = NULL;
     const size_t length = strlen(begin);
     size_t bytes = 0;
     clt_error_quiet(true);

@@ -16,7 +16,7 @@ static void tell_done(const clt_run *r) {
     else
         clt_info("done: %lld batches, %lld tokens in %s of training, loss %.4f; logs in %s",
                  (long long)r->progress.now.batch, (long long)r->progress.now.token,
-                 clt_human_seconds(r->progress.now.wall_seconds, s), r->progress.loss, r->files.folder);
+                 clt_human_seconds(r->progress.now.wall_seconds, s), r->progress.loss, r->files.local);
 }
 
 static clt_status train(clt_run *r) {
