@@ -400,6 +400,16 @@ static int mem_stat(clt_io_component *c, const char *path, clt_io_info *out) {
     return 0;
 }
 
+/* A lock's value names the file and the holder. */
+static inode *locked_file(clt_io_component *c, void *lock) {
+    return file_of(c, (void *)((intptr_t)lock % MAX_INODES));
+}
+
+static bool mem_is_held(clt_io_component *c, void *lock) {
+    const inode *n = locked_file(c, lock);
+    return n->locked && n->locks == (int)((intptr_t)lock / MAX_INODES);
+}
+
 static int mem_lock(clt_io_component *c, const char *path, const char *owner, void **lock,
                     char holder[CLT_IO_OWNER_BYTES]) {
     int e = mem_open(c, path, CLT_IO_APPEND, lock);
@@ -409,23 +419,20 @@ static int mem_lock(clt_io_component *c, const char *path, const char *owner, vo
     if (n->locked) memcpy(holder, n->owner, sizeof n->owner);
     if (n->locked) return EWOULDBLOCK;
     n->locked = true;
-    n->lost = false;
+    n->locks++;
+    *lock = (void *)((intptr_t)*lock + (intptr_t)n->locks * MAX_INODES);
     snprintf(n->owner, sizeof n->owner, "%s", owner);
     return 0;
 }
 
 static int mem_sign(clt_io_component *c, void *lock, const char *owner) {
-    inode *n = file_of(c, lock);
+    inode *n = locked_file(c, lock);
     snprintf(n->owner, sizeof n->owner, "%s", owner);
     return 0;
 }
 
 static void mem_unlock(clt_io_component *c, void *lock) {
-    file_of(c, lock)->locked = false;
-}
-
-static bool mem_is_held(clt_io_component *c, void *lock) {
-    return !file_of(c, lock)->lost;
+    if (mem_is_held(c, lock)) locked_file(c, lock)->locked = false;
 }
 
 memfs *mem_create(void) {
@@ -470,7 +477,6 @@ void mem_lose_lock(memfs *fs, const char *path) {
     int i = lookup(&fs->s, path + clt_path_scheme(path));
     if (i < 0 || !fs->s.node[i].locked) abort();
     fs->s.node[i].locked = false;
-    fs->s.node[i].lost = true;
 }
 
 memfs *mem_mount(const char *key) {
