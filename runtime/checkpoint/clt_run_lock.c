@@ -24,10 +24,12 @@ static void describe_owner(const char *more, char owner[CLT_IO_OWNER_BYTES]) {
 }
 
 /* An errno value, or 0. What is left of a run whose launcher was killed, or that was told to stop, still
- * saves: it is waited for, for CLTRAIN_LOCK_WAIT seconds, and as long as it says that it is ending. */
+ * saves: it is waited for, for CLTRAIN_LOCK_WAIT seconds, and as long as it says that it is ending. The lease
+ * of a run that was killed ends by itself after about a minute: that is waited for, too. */
 static int lock_or_wait(const char *path, clt_io_lock **out, char holder[CLT_IO_OWNER_BYTES], bool *stopped) {
-    enum { WAIT = 5, MOST = 300 };
-    double wait = (double)clt_env_long(CLT_ENV_LOCK_WAIT, WAIT), start = clt_now();
+    enum { WAIT = 5, LEASE = 80, MOST = 300 };
+    const long usual = clt_io_can(path, CLT_IO_HAS_FOLDERS) ? WAIT : LEASE;
+    double wait = (double)clt_env_long(CLT_ENV_LOCK_WAIT, usual), start = clt_now();
     char owner[CLT_IO_OWNER_BYTES];
     describe_owner("", owner);
     for (bool told = false;; clt_sleep(clt_io_lock_retry(path))) {
@@ -55,11 +57,13 @@ static clt_status take(const char *folder, clt_io_lock **out) {
                                  path, *holder ? holder : "holder unknown");
     else if (e == ENOLCK || e == ENOTSUP || e == ENOSYS || e == EINVAL)
         clt_warn("%s: this storage has no locks (%s); make sure that no second run uses the folder", path,
-                 strerror(e));
+                 clt_io_explain(path, e));
     else if (e)
-        st = clt_error(CLT_IO, "cannot create %s: %s; %s", path, strerror(e),
-                       e == ELOOP ? "a symbolic link is not followed here"
-                                  : "check the permissions of the folder");
+        st = clt_error(e == ENOKEY ? CLT_BAD_CONFIG : CLT_IO, "cannot create %s: %s%s", path,
+                       clt_io_explain(path, e),
+                       e == ELOOP                             ? "; a symbolic link is not followed here"
+                       : clt_io_can(path, CLT_IO_HAS_FOLDERS) ? "; check the permissions of the folder"
+                                                              : "");
     clt_free(path);
     return st;
 }
