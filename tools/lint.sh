@@ -215,6 +215,7 @@ check_size() {
 
 check_layers
 only_in '# *include *<CL/' "CL/cl.h is included in runtime/device only" runtime/device/
+only_in '# *include *<(curl/|expat)' "libcurl and expat are used in runtime/object only" runtime/object/
 only_in '# *include *<mpi\.h>' "mpi.h is included in clt_mpi.c and clt_mpi_anchor.c of collectives only" collectives/clt_mpi.c collectives/clt_mpi_anchor.c
 only_in '\bgetenv *\(' "getenv is called through clt_env only" runtime/base/clt_env test/
 only_in '"runtime/model/[^/"]*/|clt_mpt_' "what a family is stays in runtime/model; use clt_model.h" runtime/model/ test/model/

@@ -215,7 +215,8 @@ static const clt_key top_keys[] = {
     IGNORED(map, "metadata", "null", NULL, "it is only kept in the run's config.yaml"),
     IGNORED(bool, "flatten_metadata", "true", NULL, "it is only kept in the run's config.yaml"),
 
-    KEY("save_folder", c.save_folder, "null", "where checkpoints are written; default: none are written",
+    KEY("save_folder", c.save_folder, "null",
+        "where checkpoints are written, a folder or s3://BUCKET/PREFIX; default: none are written",
         .nullable = true),
     KEY("save_filename", c.save_filename, "\"ep{epoch}-ba{batch}\"",
         "name of a checkpoint; {rank} becomes 0, .pt is dropped", .nullable = true),
