@@ -33,7 +33,7 @@ enum { FREE, FILE_NODE, FOLDER };
 typedef struct {
     int kind;
     bool locked;
-    int locks; /* how often the lock was taken: which of its holders has it */
+    int locks;         /* how often the lock was taken: which of its holders has it */
     char pending[192]; /* an object store: the name that close gives this file; "": it has its name */
     bool must_be_new;
     uint64_t version;
