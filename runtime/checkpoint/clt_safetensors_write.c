@@ -103,6 +103,7 @@ static uint16_t f32_to_f16(float f) {
     return (uint16_t)(sign | (mantissa + half) >> drop);
 }
 
+/* f NULL: hashes only. */
 static clt_status write_tensor(clt_file *f, uint64_t data_start, item *it, float *block,
                                size_t block_elements, clt_st_fill fill, void *ctx) {
     clt_hash_state *h = clt_hash_begin();
@@ -119,59 +120,80 @@ static clt_status write_tensor(clt_file *f, uint64_t data_start, item *it, float
                 memcpy((char *)block + 2 * i, &b, sizeof b);
             }
         clt_hash_add(h, block, n * size);
-        st = clt_file_pwrite(f, block, n * size, data_start + it->begin + at * size);
+        if (f) st = clt_file_pwrite(f, block, n * size, data_start + it->begin + at * size);
     }
     it->hash = clt_hash_end(h);
     return st;
 }
 
-/* The data first, since the header has its hashes. */
+static clt_status write_tensors(clt_file *f, uint64_t data_start, item *items, int n, float *block,
+                                clt_st_fill fill, void *ctx) {
+    for (int i = 0; i < n; i++) CLT_TRY(write_tensor(f, data_start, &items[i], block, BLOCK, fill, ctx));
+    return CLT_OK;
+}
+
+/* The data first, since the header has their hashes. Storage that takes a file only in order gets the header
+ * first: the tensors are converted once for the hashes and once more to be written. */
 static clt_status write_parts(clt_file *f, item *items, int n, const char *const *meta, int n_meta,
                               float *block, clt_str *header, clt_st_fill fill, void *ctx) {
+    const bool ordered = !clt_io_can(clt_file_path(f), CLT_IO_CAN_WRITE_RANGES);
     unsigned char raw[8];
     CLT_TRY(make_header(items, n, meta, n_meta, header));
     const uint64_t length = header->len;
     for (int i = 0; i < 8; i++) raw[i] = (unsigned char)(length >> (8 * i));
-    for (int i = 0; i < n; i++)
-        CLT_TRY(write_tensor(f, sizeof raw + length, &items[i], block, BLOCK, fill, ctx));
+    const uint64_t data_start = sizeof raw + length;
+    CLT_TRY(write_tensors(ordered ? NULL : f, data_start, items, n, block, fill, ctx));
     header->len = 0;
     CLT_TRY(make_header(items, n, meta, n_meta, header));
     CLT_TRY(clt_file_pwrite(f, raw, sizeof raw, 0));
     CLT_TRY(clt_file_pwrite(f, header->s, header->len, sizeof raw));
+    if (ordered) CLT_TRY(write_tensors(f, data_start, items, n, block, fill, ctx));
     return clt_file_sync(f);
 }
 
-static clt_status write_all(const char *tmp, item *items, int n, const char *const *meta, int n_meta,
-                            clt_st_fill fill, void *ctx) {
+static clt_status write_all(const char *path, clt_io_mode mode, item *items, int n, const char *const *meta,
+                            int n_meta, clt_st_fill fill, void *ctx) {
     clt_str header = {0};
     clt_file *f = NULL;
     float *block = clt_try_malloc(BLOCK * sizeof *block);
     if (!block) return clt_no_memory("a block of tensors", BLOCK * sizeof *block);
-    clt_status st = clt_file_open(tmp, CLT_IO_CREATE_NEW, &f);
+    clt_status st = clt_file_open(path, mode, &f);
     if (st == CLT_OK) st = write_parts(f, items, n, meta, n_meta, block, &header, fill, ctx);
-    clt_status closed = clt_file_close(f);
+    if (st == CLT_OK)
+        st = clt_file_close(f);
+    else
+        clt_file_abandon(f);
     clt_free(block);
     clt_str_free(&header);
-    return st != CLT_OK ? st : closed;
+    return st;
+}
+
+static clt_status write_and_rename(const char *path, item *items, int n, const char *const *meta, int n_meta,
+                                   clt_st_fill fill, void *ctx) {
+    char *tmp = clt_io_temporary(path), *dir = clt_path_dir(path);
+    clt_status st = write_all(tmp, CLT_IO_CREATE_NEW, items, n, meta, n_meta, fill, ctx);
+    if (st == CLT_OK) st = clt_io_rename(tmp, path);
+    if (st == CLT_OK)
+        st = clt_io_sync_dir(dir);
+    else
+        clt_io_try_unlink(tmp);
+    clt_free(dir);
+    clt_free(tmp);
+    return st;
 }
 
 clt_status clt_safetensors_write(const char *path, const clt_st_spec *tensors, int n, const char *const *meta,
                                  int n_meta, clt_st_fill fill, void *ctx) {
-    CLT_TRY(clt_io_require(path, CLT_IO_CAN_RENAME | CLT_IO_CAN_WRITE_RANGES, "writing a safetensors file"));
+    const bool whole = clt_io_can(path, CLT_IO_APPEARS_WHOLE);
+    if (!whole)
+        CLT_TRY(
+            clt_io_require(path, CLT_IO_CAN_RENAME | CLT_IO_CAN_WRITE_RANGES, "writing a safetensors file"));
     item *items = clt_try_calloc((size_t)n, sizeof *items);
     if (!items) return clt_no_memory("the list of tensors to write", (size_t)n * sizeof *items);
-    char *tmp = clt_io_temporary(path), *dir = clt_path_dir(path);
     clt_status st = plan(path, tensors, n, items);
-    if (st == CLT_OK) {
-        st = write_all(tmp, items, n, meta, n_meta, fill, ctx);
-        if (st == CLT_OK) st = clt_io_rename(tmp, path);
-        if (st == CLT_OK)
-            st = clt_io_sync_dir(dir);
-        else
-            clt_io_try_unlink(tmp);
-    }
-    clt_free(dir);
-    clt_free(tmp);
+    if (st == CLT_OK)
+        st = whole ? write_all(path, CLT_IO_CREATE, items, n, meta, n_meta, fill, ctx)
+                   : write_and_rename(path, items, n, meta, n_meta, fill, ctx);
     clt_free(items);
     return st;
 }
