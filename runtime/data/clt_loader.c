@@ -104,6 +104,10 @@ static void announce(clt_loader *l, const buffer *b) {
     clt_fetch_announce(l->fetch, l->ahead_shards, (size_t)n);
 }
 
+bool clt_loader_fetches(const clt_loader *l) {
+    return l->fetch != NULL;
+}
+
 clt_loader_stalls clt_loader_get_stalls(const clt_loader *l) {
     clt_loader_stalls s = l->stalls;
     if (l->fetch) s.received = clt_fetch_received(l->fetch);

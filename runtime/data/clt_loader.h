@@ -18,9 +18,10 @@ typedef struct {
     const char *name; /* for messages */
     const char *local, *remote;
     const char *split, *validate_hash;
-    int64_t download_retry;            /* -1: as the loader's */
-    int keep_zip;                      /* 0, 1; -1: as the loader's */
     double proportion, repeat, choose; /* NaN: not given; at most one of them (clt_streams.h) */
+    bool has_keep_zip, has_retry;      /* whether the next two are given */
+    bool keep_zip;
+    int64_t download_retry;
 } clt_loader_stream;
 
 typedef struct {
@@ -110,6 +111,8 @@ typedef struct {
     int64_t times;
     uint64_t received; /* bytes */
 } clt_loader_stalls;
+/* Whether the loader has a data set with a remote. */
+bool clt_loader_fetches(const clt_loader *l);
 /* Zeros if nothing is fetched. */
 clt_loader_stalls clt_loader_get_stalls(const clt_loader *l);
 
