@@ -16,17 +16,21 @@ const char *clt_io_explain(const char *path, int e) {
 }
 
 static _Thread_local bool heeds_stop;
+static _Thread_local const atomic_bool *heeded_flag;
 
 bool clt_io_heed_stop(bool heed) {
     bool before = heeds_stop;
     heeds_stop = heed;
     return before;
 }
+void clt_io_heed_flag(const atomic_bool *stop) {
+    heeded_flag = stop;
+}
 bool clt_io_stop_heeded(void) {
-    return heeds_stop;
+    return heeds_stop || heeded_flag;
 }
 bool clt_io_stop_requested(void) {
-    return heeds_stop && clt_signal_received() != 0;
+    return (heeded_flag && atomic_load(heeded_flag)) || (heeds_stop && clt_signal_received() != 0);
 }
 
 static clt_status failed(const char *verb, const char *path, int e) {
@@ -67,8 +71,9 @@ static int try_open(clt_io_component *c, const char *name, clt_io_mode mode, voi
 }
 
 clt_status clt_file_open(const char *path, clt_io_mode mode, clt_file **out) {
-    static const unsigned needs[] = {
-        [CLT_IO_CREATE_NEW] = CLT_IO_CAN_CREATE_NEW, [CLT_IO_APPEND] = CLT_IO_CAN_APPEND};
+    static const unsigned needs[] = {[CLT_IO_CREATE_NEW] = CLT_IO_CAN_CREATE_NEW,
+                                     [CLT_IO_APPEND] = CLT_IO_CAN_APPEND,
+                                     [CLT_IO_UPDATE] = CLT_IO_CAN_WRITE_RANGES};
     clt_io_component *c;
     const char *name;
     void *handle;

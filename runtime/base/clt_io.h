@@ -14,6 +14,8 @@
 #ifndef CLT_IO_H
 #define CLT_IO_H
 
+#include <stdatomic.h>
+
 #include "runtime/base/clt_base.h"
 
 /* --- what a storage can do --- */
@@ -51,7 +53,8 @@ typedef enum {
     CLT_IO_READ_PLAIN, /* like READ; CLT_IO if the name is a symbolic link, which may leave its folder */
     CLT_IO_CREATE,     /* reads and writes; a file of this name is truncated */
     CLT_IO_CREATE_NEW, /* reads and writes; CLT_IO if the name exists */
-    CLT_IO_APPEND      /* appends only, to the end also when several processes append; creates the file */
+    CLT_IO_APPEND,     /* appends only, to the end also when several processes append; creates the file */
+    CLT_IO_UPDATE /* reads and writes; keeps what the file has; creates it. Needs CLT_IO_CAN_WRITE_RANGES */
 } clt_io_mode;
 
 /* Opens a file; *out is freed by clt_file_close. Programs that this process starts do not inherit it.
@@ -166,6 +169,9 @@ const char *clt_io_explain(const char *path, int e);
  * them, because a run that stops still saves. Only for threads that may call clt_signal_received. Returns the
  * previous value. */
 bool clt_io_heed_stop(bool heed);
+/* Such operations of this thread also end when *stop becomes true: for threads that may not ask
+ * clt_signal_received and are stopped by another one. `stop` is borrowed until the next call; NULL: none. */
+void clt_io_heed_flag(const atomic_bool *stop);
 /* For components: whether this thread heeds requests; whether it does and there is one. */
 bool clt_io_stop_heeded(void);
 bool clt_io_stop_requested(void);

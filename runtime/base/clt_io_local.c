@@ -28,7 +28,8 @@ static int local_open(clt_io_component *c, const char *path, clt_io_mode mode, v
                                 [CLT_IO_READ_PLAIN] = O_RDONLY | O_NONBLOCK | O_NOFOLLOW,
                                 [CLT_IO_CREATE] = O_RDWR | O_CREAT | O_TRUNC,
                                 [CLT_IO_CREATE_NEW] = O_RDWR | O_CREAT | O_EXCL,
-                                [CLT_IO_APPEND] = O_WRONLY | O_CREAT | O_APPEND};
+                                [CLT_IO_APPEND] = O_WRONLY | O_CREAT | O_APPEND,
+                                [CLT_IO_UPDATE] = O_RDWR | O_CREAT};
     (void)c;
     int fd = open(path, flags[mode] | O_CLOEXEC, 0666);
     if (fd < 0) return errno;

@@ -2,7 +2,9 @@
 
 #include <pthread.h>
 #include <string.h>
+#include <time.h>
 
+#include "runtime/base/clt_io.h"
 #include "runtime/base/clt_thread.h"
 #include "runtime/data/clt_reader.h"
 #include "runtime/data/clt_sequence.h"
@@ -37,12 +39,22 @@ struct clt_loader {
     pthread_cond_t changed;
     thread_state state;
     bool quit, thread_runs;
-    int64_t shown; /* the sample of clt_loader_show */
+    int64_t shown;        /* the sample of clt_loader_show */
+    clt_fetch *fetch;     /* NULL: nothing is fetched */
+    int64_t ahead, step;  /* samples of the window, 0: 8 requests; positions from a request to the next one */
+    int64_t *ahead_ids;   /* [ahead_cap] */
+    size_t *ahead_shards; /* likewise */
+    int64_t ahead_cap;
+    clt_loader_stalls stalls;
 };
 
 void clt_loader_params_default(clt_loader_params *p) {
-    *p = (clt_loader_params){
-        .shuffle_seed = 9176, .eos_token_id = -1, .bos_token_id = -1, .pad_token_id = -1, .max_rows = 1};
+    *p = (clt_loader_params){.shuffle_seed = 9176,
+                             .eos_token_id = -1,
+                             .bos_token_id = -1,
+                             .pad_token_id = -1,
+                             .max_rows = 1,
+                             .download_retry = 2};
 }
 
 /* The samples at some positions; readers with rows of their own take the positions themselves. */
@@ -52,11 +64,62 @@ static clt_status find_samples(clt_loader *l, int64_t epoch, clt_loader_rows par
     return CLT_OK;
 }
 
+/* --- fetching ahead --- */
+
+/* Room for the ids of `n` samples. */
+static bool reserve_ahead(clt_loader *l, int64_t n) {
+    if (n <= l->ahead_cap) return true;
+    void *ids = clt_try_realloc(l->ahead_ids, (size_t)n * sizeof *l->ahead_ids);
+    if (ids) l->ahead_ids = ids;
+    void *shards = ids ? clt_try_realloc(l->ahead_shards, (size_t)n * sizeof *l->ahead_shards) : NULL;
+    if (shards) l->ahead_shards = shards;
+    l->ahead_cap = shards ? n : l->ahead_cap;
+    return shards != NULL;
+}
+
+/* Announces the shards of this request and of those that follow it in the epoch: the same stretches of the
+ * next global batches. */
+static void announce(clt_loader *l, const buffer *b) {
+    enum { BATCHES = 8 };
+    const int64_t rows = clt_loader_num_samples(l), count = b->key.count;
+    const int64_t ahead = l->ahead ? l->ahead : BATCHES * count, step = CLT_MAX(l->step, count);
+    int64_t n = 0;
+    if (!l->fetch || !l->reader->ops->shard || count < 1 || !reserve_ahead(l, count + ahead)) return;
+    memcpy(l->ahead_ids, b->samples, (size_t)count * sizeof *l->ahead_ids);
+    n = count;
+    clt_error_quiet(true); /* reading them reports */
+    for (int64_t k = 1, more = 1; more && n < count + ahead; k++) {
+        more = 0;
+        for (int64_t i = 0; i < b->key.n; i++) {
+            clt_loader_rows part = b->key.part[i];
+            part.first += k * step;
+            part.count = CLT_MIN(CLT_MIN(part.count, rows - part.first), count + ahead - n);
+            if (part.count < 1 || find_samples(l, b->key.epoch, part, l->ahead_ids + n) != CLT_OK) continue;
+            n += part.count;
+            more = 1;
+        }
+    }
+    clt_error_quiet(false);
+    for (int64_t i = 0; i < n; i++) l->ahead_shards[i] = l->reader->ops->shard(l->reader, l->ahead_ids[i]);
+    clt_fetch_announce(l->fetch, l->ahead_shards, (size_t)n);
+}
+
+bool clt_loader_fetches(const clt_loader *l) {
+    return l->fetch != NULL;
+}
+
+clt_loader_stalls clt_loader_get_stalls(const clt_loader *l) {
+    clt_loader_stalls s = l->stalls;
+    if (l->fetch) s.received = clt_fetch_received(l->fetch);
+    return s;
+}
+
 static clt_status fill(clt_loader *l, buffer *b) {
     const clt_batch_layout *layout = &l->reader->layout;
     b->all = (clt_sample_counts){0};
     for (int64_t k = 0, at = 0; k < b->key.n; at += b->key.part[k++].count)
         CLT_TRY(find_samples(l, b->key.epoch, b->key.part[k], b->samples + at));
+    announce(l, b);
     for (int64_t i = 0; i < b->key.count; i++) {
         void *row[CLT_BATCH_MAX_FIELDS] = {NULL};
         clt_sample_counts one = {0};
@@ -118,10 +181,54 @@ static void set_rows(rows *r, int64_t epoch, const clt_loader_rows *part, int n)
     r->count = count_rows(part, n);
 }
 
+static void wait_a_moment(clt_loader *l) {
+    enum { LOOK = 50000000 }; /* nanoseconds between two looks at requests to stop */
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    t.tv_sec += (t.tv_nsec + LOOK) / 1000000000;
+    t.tv_nsec = (t.tv_nsec + LOOK) % 1000000000;
+    pthread_cond_timedwait(&l->changed, &l->lock, &t);
+}
+
 /* Waits until the thread is idle; then reader and sequence are the caller's. Lock held. */
 static void settle(clt_loader *l, bool wanted) {
     if (l->state == REQUESTED && !wanted) l->state = IDLE;
-    while (l->state == REQUESTED || l->state == BUSY) pthread_cond_wait(&l->changed, &l->lock);
+    while (l->state == REQUESTED || l->state == BUSY) {
+        if (!l->fetch) {
+            pthread_cond_wait(&l->changed, &l->lock);
+            continue;
+        }
+        wait_a_moment(l);
+        if (clt_io_stop_requested()) clt_fetch_stop(l->fetch); /* the data thread may not ask */
+    }
+}
+
+/* Fills the back buffer unless the thread has done so. */
+static clt_status complete(clt_loader *l, buffer *b, int64_t epoch, const clt_loader_rows *part, int n) {
+    pthread_mutex_lock(&l->lock);
+    bool announced = l->state != IDLE && same_rows(&b->key, epoch, part, n);
+    settle(l, announced);
+    bool ready = announced && b->st == CLT_OK;
+    l->state = IDLE;
+    pthread_mutex_unlock(&l->lock);
+    if (ready) return CLT_OK;
+    set_rows(&b->key, epoch, part, n);
+    return fill(l, b);
+}
+
+/* The same for data that are fetched: heeds requests to stop and counts how long they were waited for. */
+static clt_status complete_fetched(clt_loader *l, buffer *b, int64_t epoch, const clt_loader_rows *part,
+                                   int n) {
+    const double least = 1e-3, start = clt_now(), before = clt_fetch_waited(l->fetch);
+    const bool heeds = clt_io_heed_stop(true);
+    const clt_status st = complete(l, b, epoch, part, n);
+    clt_io_heed_stop(heeds);
+    const double stall = CLT_MIN(clt_now() - start, clt_fetch_waited(l->fetch) - before);
+    if (stall >= least) {
+        l->stalls.seconds += stall;
+        l->stalls.times++;
+    }
+    return st;
 }
 
 clt_status clt_loader_get_rows(clt_loader *l, int64_t epoch, const clt_loader_rows *part, int n,
@@ -130,17 +237,8 @@ clt_status clt_loader_get_rows(clt_loader *l, int64_t epoch, const clt_loader_ro
     if (count > l->max_rows)
         return clt_error(CLT_FAIL, "%lld rows requested, the loader was opened for %lld", (long long)count,
                          (long long)l->max_rows);
-    pthread_mutex_lock(&l->lock);
     buffer *b = &l->buffers[1 - l->front];
-    bool announced = l->state != IDLE && same_rows(&b->key, epoch, part, n);
-    settle(l, announced);
-    bool ready = announced && b->st == CLT_OK;
-    l->state = IDLE;
-    pthread_mutex_unlock(&l->lock);
-    if (!ready) {
-        set_rows(&b->key, epoch, part, n);
-        CLT_TRY(fill(l, b));
-    }
+    CLT_TRY(l->fetch ? complete_fetched(l, b, epoch, part, n) : complete(l, b, epoch, part, n));
     l->front = 1 - l->front;
     *out = (clt_batch){.samples = count,
                        .sample_targets = b->targets,
@@ -206,10 +304,24 @@ static clt_status allocate(const clt_loader *l, buffer *b) {
     return good ? CLT_OK : clt_no_memory("a batch", (uint64_t)n * bytes);
 }
 
+static bool has_remote(const clt_loader_params *p) {
+    bool any = p->n_streams == 0 && p->remote && *p->remote;
+    for (int i = 0; i < p->n_streams; i++) any |= p->streams[i].remote && *p->streams[i].remote;
+    return any;
+}
+
 static clt_status open_all(clt_loader *l, const clt_loader_params *p) {
     if (p->max_rows < 1)
         return clt_error(CLT_BAD_CONFIG, "cannot read %lld samples at once", (long long)p->max_rows);
     l->max_rows = p->max_rows;
+    l->step = p->global_batch;
+    l->ahead = p->predownload;
+    clt_loader_params with = *p;
+    if (has_remote(p)) {
+        CLT_TRY(clt_fetch_create(&(clt_fetch_params){.cache_limit = p->cache_limit}, &l->fetch));
+        with.fetch = l->fetch;
+        p = &with;
+    }
     CLT_TRY(p->finetuning      ? clt_finetune_reader_open(p, &l->reader)
             : p->n_streams > 0 ? clt_streams_reader_open(p, &l->reader)
                                : clt_text_reader_open(p, &l->reader));
@@ -223,7 +335,9 @@ static clt_status open_all(clt_loader *l, const clt_loader_params *p) {
 
 clt_status clt_loader_open(const clt_loader_params *p, clt_loader **out) {
     clt_loader *l = clt_calloc(1, sizeof *l);
+    const bool heeds = clt_io_heed_stop(true);
     clt_status st = open_all(l, p);
+    clt_io_heed_stop(heeds);
     if (st == CLT_OK)
         *out = l;
     else
@@ -233,6 +347,7 @@ clt_status clt_loader_open(const clt_loader_params *p, clt_loader **out) {
 
 void clt_loader_close(clt_loader *l) {
     if (!l) return;
+    if (l->fetch) clt_fetch_stop(l->fetch);
     if (l->thread_runs) {
         pthread_mutex_lock(&l->lock);
         l->quit = true;
@@ -250,6 +365,9 @@ void clt_loader_close(clt_loader *l) {
     }
     clt_sequence_close(l->sequence);
     if (l->reader) l->reader->ops->close(l->reader);
+    clt_fetch_close(l->fetch);
+    clt_free(l->ahead_ids);
+    clt_free(l->ahead_shards);
     clt_free(l);
 }
 

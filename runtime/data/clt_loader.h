@@ -10,6 +10,7 @@
 
 #include "runtime/base/clt_base.h"
 #include "runtime/base/clt_batch.h"
+#include "runtime/data/clt_fetch.h"
 #include "runtime/data/finetune/clt_finetune.h"
 
 /* One of several data sets; NULL: as the loader's. */
@@ -18,12 +19,19 @@ typedef struct {
     const char *local, *remote;
     const char *split, *validate_hash;
     double proportion, repeat, choose; /* NaN: not given; at most one of them (clt_streams.h) */
+    bool has_keep_zip, has_retry;      /* whether the next two are given */
+    bool keep_zip;
+    int64_t download_retry;
 } clt_loader_stream;
 
 typedef struct {
-    const char *local;                /* the dataset: a path or a URL */
-    const char *split;                /* sub-folder, NULL or "": none */
-    const char *remote;               /* a configured remote: refused unless the local copy exists */
+    const char *local;    /* the dataset: a path or a URL */
+    const char *split;    /* sub-folder, NULL or "": none */
+    const char *remote;   /* where what `local` lacks is fetched from, a path or a URL; NULL or "": nowhere */
+    int64_t predownload;  /* samples of this rank whose shards are fetched ahead; 0: 8 times a request */
+    uint64_t cache_limit; /* clt_fetch_params */
+    bool keep_zip;        /* clt_fetch_set */
+    int64_t download_retry;           /* likewise; default 2 */
     const clt_loader_stream *streams; /* several data sets instead of `local` */
     int n_streams;                    /* 0: one data set */
     int64_t max_seq_len;
@@ -50,6 +58,7 @@ typedef struct {
     size_t cache_bytes;                 /* for decompressed shards; 0: 1 GiB (one shard at least) */
     bool finetuning;                    /* prompts and responses instead of text, as the next member says */
     clt_finetune_params finetune;
+    clt_fetch *fetch; /* the loader's own; callers leave it NULL */
 } clt_loader_params;
 
 typedef struct clt_loader clt_loader;
@@ -94,6 +103,18 @@ void clt_loader_prefetch(clt_loader *l, int64_t epoch, int64_t first, int64_t co
 /* Only the ids of the samples at these positions; reads nothing and drops what was announced. CLT_BAD_CONFIG:
  * past the end, or a row has several samples. */
 clt_status clt_loader_ids(clt_loader *l, int64_t epoch, int64_t first, int64_t count, int64_t *ids_out);
+
+/* What was waited for: seconds and times that clt_loader_get waited because a shard was still to be fetched,
+ * since the loader was opened. */
+typedef struct {
+    double seconds;
+    int64_t times;
+    uint64_t received; /* bytes */
+} clt_loader_stalls;
+/* Whether the loader has a data set with a remote. */
+bool clt_loader_fetches(const clt_loader *l);
+/* Zeros if nothing is fetched. */
+clt_loader_stalls clt_loader_get_stalls(const clt_loader *l);
 
 /* --- for people and tests --- */
 

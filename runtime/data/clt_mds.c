@@ -58,7 +58,19 @@ clt_status clt_mds_open(const char *dir, const clt_mds_params *p, clt_mds **out)
     static const clt_mds_params defaults;
     mds_index x;
     if (!p) p = &defaults;
-    CLT_TRY(mds_index_load(dir, &x));
+    const clt_fetch_set set = {.remote = p->remote,
+                               .local = dir,
+                               .validate_hash = p->validate_hash,
+                               .keep_zip = p->keep_zip,
+                               .retries = p->retries};
+    size_t first = 0;
+    if (p->fetch) CLT_TRY(clt_fetch_index(&set));
+    CLT_TRY(mds_index_load(dir, p->fetch != NULL, &x));
+    if (p->fetch) {
+        const clt_status added = clt_fetch_add(p->fetch, &set, &x, &first);
+        if (added != CLT_OK) mds_index_free(&x);
+        CLT_TRY(added);
+    }
     clt_mds *m = clt_try_calloc(1, sizeof *m);
     if (!m) {
         mds_index_free(&x);
@@ -66,6 +78,8 @@ clt_status clt_mds_open(const char *dir, const clt_mds_params *p, clt_mds **out)
     }
     m->dir = clt_strdup(dir);
     clt_status st = mds_shards_init(&m->s, m->dir, x, p->cache_bytes ? p->cache_bytes : default_cache);
+    m->s.fetch = p->fetch;
+    m->s.fetch_first = first;
     if (st == CLT_OK) st = apply_params(m, p);
     if (st == CLT_OK)
         *out = m;
@@ -84,7 +98,7 @@ void clt_mds_close(clt_mds *m) {
 clt_status clt_mds_preload(clt_mds *m) {
     uint64_t bytes = 0;
     for (size_t i = 0; i < m->s.x.n; i++) bytes += m->s.x.shards[i].raw.bytes;
-    if (bytes > preload_bytes || m->s.x.n > MDS_OPEN_FILES) return CLT_OK;
+    if (m->s.fetch || bytes > preload_bytes || m->s.x.n > MDS_OPEN_FILES) return CLT_OK;
     for (size_t i = 0; i < m->s.x.n; i++) {
         if (clt_signal_received()) return CLT_STOPPED;
         CLT_TRY(mds_shard_use(&m->s, i));
@@ -154,12 +168,9 @@ typedef struct {
     uint64_t begin, end;
 } range;
 
-static clt_status find_sample(clt_mds *m, int64_t sample, place *p) {
-    const mds_index *x = &m->s.x;
-    if (sample < 0 || sample >= x->num_samples)
-        return clt_error(CLT_BAD_DATA, "%s has no sample %lld; it has %lld", m->dir, (long long)sample,
-                         (long long)x->num_samples);
-    size_t lo = 0, hi = x->n - 1; /* the last shard that starts at or before the sample and is not empty */
+/* The last shard that starts at or before the sample and is not empty. */
+static size_t find_shard(const mds_index *x, int64_t sample) {
+    size_t lo = 0, hi = x->n - 1;
     while (lo < hi) {
         size_t mid = (lo + hi + 1) / 2;
         if (x->shards[mid].first <= sample)
@@ -167,6 +178,20 @@ static clt_status find_sample(clt_mds *m, int64_t sample, place *p) {
         else
             hi = mid - 1;
     }
+    return lo;
+}
+
+size_t clt_mds_fetch_shard(const clt_mds *m, int64_t sample) {
+    if (!m->s.fetch || sample < 0 || sample >= m->s.x.num_samples) return SIZE_MAX;
+    return m->s.fetch_first + find_shard(&m->s.x, sample);
+}
+
+static clt_status find_sample(clt_mds *m, int64_t sample, place *p) {
+    const mds_index *x = &m->s.x;
+    if (sample < 0 || sample >= x->num_samples)
+        return clt_error(CLT_BAD_DATA, "%s has no sample %lld; it has %lld", m->dir, (long long)sample,
+                         (long long)x->num_samples);
+    const size_t lo = find_shard(x, sample);
     p->shard = lo;
     p->in_shard = sample - x->shards[lo].first;
     snprintf(p->text, sizeof p->text, "sample %lld of %s/%s [sample %lld of the dataset]",

@@ -7,6 +7,7 @@
 #define CLT_MDS_H
 
 #include "runtime/base/clt_base.h"
+#include "runtime/data/clt_fetch.h"
 
 typedef struct {
     /* Checksums to verify when a shard is first read. NULL: the fastest one that index.json has for the raw
@@ -16,6 +17,12 @@ typedef struct {
     const char *token_encoding_type;
     /* Most memory for decompressed shards, at least one; 0: 1 GiB. */
     size_t cache_bytes;
+    /* A remote data set, of which `dir` is the local copy: files are fetched when they are needed. The fetch
+     * is borrowed and ends after the data set. NULL: all files are in `dir`. */
+    clt_fetch *fetch;
+    const char *remote;
+    bool keep_zip; /* as the next in clt_fetch_set */
+    int retries;
 } clt_mds_params;
 
 typedef struct clt_mds clt_mds;
@@ -26,8 +33,10 @@ clt_status clt_mds_open(const char *dir, const clt_mds_params *p, clt_mds **out)
 void clt_mds_close(clt_mds *m);
 
 /* Opens and checks every shard of a small dataset (at most 64 MiB raw) now, so that nothing is opened or
- * allocated later. No effect on a larger one. */
+ * allocated later. No effect on a larger one, nor on one that is fetched. */
 clt_status clt_mds_preload(clt_mds *m);
+/* The number in `fetch` of the shard that has a sample, SIZE_MAX: there is none, or nothing is fetched. */
+size_t clt_mds_fetch_shard(const clt_mds *m, int64_t sample);
 
 const char *clt_mds_dir(const clt_mds *m);
 int64_t clt_mds_num_samples(const clt_mds *m);

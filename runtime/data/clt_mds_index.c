@@ -380,7 +380,7 @@ static clt_status share_schema(json_t *shards, size_t i, const char *what, mds_i
     return CLT_OK;
 }
 
-static clt_status read_shards(json_t *shards, const char *dir, const char *path, mds_index *x) {
+static clt_status read_shards(json_t *shards, const char *dir, const char *path, bool cache, mds_index *x) {
     size_t n = json_array_size(shards);
     x->shards = clt_try_calloc(n + 1, sizeof *x->shards);
     if (!x->shards) return clt_no_memory(path, n * sizeof *x->shards);
@@ -391,7 +391,7 @@ static clt_status read_shards(json_t *shards, const char *dir, const char *path,
         mds_shard *s = &x->shards[i];
         CLT_TRY(read_shard(json_array_get(shards, i), what, s));
         CLT_TRY(share_schema(shards, i, what, x));
-        CLT_TRY(check_files(dir, s));
+        if (!cache) CLT_TRY(check_files(dir, s));
         s->first = x->num_samples;
         x->num_samples += s->samples; /* below 2^30 times the number of shards: no overflow */
     }
@@ -414,7 +414,7 @@ static clt_status parse_index(const char *path, json_t **out) {
     return st;
 }
 
-static clt_status load(const char *dir, const char *path, mds_index *x) {
+static clt_status load(const char *dir, const char *path, bool cache, mds_index *x) {
     json_t *root, *shards;
     CLT_TRY(parse_index(path, &root));
     clt_status st;
@@ -422,12 +422,12 @@ static clt_status load(const char *dir, const char *path, mds_index *x) {
         st = clt_error(CLT_BAD_DATA, "%s: the JSON is not an object", path);
     else if ((st = check_version(root, path, "index")) == CLT_OK &&
              (st = clt_json_get_arr(root, "shards", path, &shards)) == CLT_OK)
-        st = read_shards(shards, dir, path, x);
+        st = read_shards(shards, dir, path, cache, x);
     json_decref(root);
     return st;
 }
 
-clt_status mds_index_load(const char *dir, mds_index *out) {
+clt_status mds_index_load(const char *dir, bool cache, mds_index *out) {
     mds_index x = {0};
     CLT_TRY(clt_io_require(dir, CLT_IO_CAN_READ_RANGES, "reading a dataset in place"));
     if (!clt_io_is_dir(dir))
@@ -441,7 +441,7 @@ clt_status mds_index_load(const char *dir, mds_index *out) {
             "`cltrain data convert`",
             dir);
     else
-        st = load(dir, path, &x);
+        st = load(dir, path, cache, &x);
     clt_free(path);
     if (st == CLT_OK)
         *out = x;

@@ -77,13 +77,13 @@ int64_t mds_dtype_size(int dtype);
 int mds_dtype_find(const char *name, size_t len);
 bool mds_dtype_is_integer(int dtype);
 
-/* The files of a dataset are reached through these two alone; `dir` is a path or a URL. A cache of a remote
- * dataset belongs here: fetch in open, sizes from the index in stat. */
+/* The files of a dataset are reached through these two alone; `dir` is a path or a URL. */
 clt_status mds_file_stat(const char *dir, const char *name, clt_io_info *info);
 clt_status mds_file_open(const char *dir, const char *name, clt_file **out);
 
-/* Reads and checks dir/index.json and the sizes of the files it names. */
-clt_status mds_index_load(const char *dir, mds_index *out);
+/* Reads and checks dir/index.json and the sizes of the files it names; not those of a cache (clt_fetch.h),
+ * whose files come later. */
+clt_status mds_index_load(const char *dir, bool cache, mds_index *out);
 /* Compares the size of the compressed file beside the raw one that is read. *there: whether it exists; a
  * cache deletes it. */
 clt_status mds_zip_beside(const char *dir, const mds_shard *s, bool *there);

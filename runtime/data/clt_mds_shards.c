@@ -146,7 +146,23 @@ static clt_status check_header(mds_shards *s, size_t shard) {
     return CLT_OK;
 }
 
+/* A file of a shard, which a cache fetches first. */
+static clt_status open_file(const mds_shards *s, size_t shard, const char *name, clt_file **out) {
+    if (s->fetch) CLT_TRY(clt_fetch_need(s->fetch, s->fetch_first + shard));
+    return mds_file_open(s->dir, name, out);
+}
+
 /* --- plain shards --- */
+
+/* An open file that the cache has removed would keep its space on the disk. */
+static void close_removed(mds_shards *s) {
+    for (size_t i = 0; i < MDS_OPEN_FILES; i++) {
+        mds_open_file *f = &s->files[i];
+        if (!f->file || clt_fetch_has(s->fetch, s->fetch_first + f->shard)) continue;
+        clt_file_close(f->file);
+        *f = (mds_open_file){NULL, SIZE_MAX, 0};
+    }
+}
 
 static clt_status use_file(mds_shards *s, size_t shard) {
     mds_open_file *oldest = &s->files[0];
@@ -159,9 +175,10 @@ static clt_status use_file(mds_shards *s, size_t shard) {
         if (f->used < oldest->used) oldest = f;
     }
     clt_file *file = NULL;
-    CLT_TRY(mds_file_open(s->dir, s->x.shards[shard].raw.name, &file));
+    CLT_TRY(open_file(s, shard, s->x.shards[shard].raw.name, &file));
     clt_file_close(oldest->file);
     *oldest = (mds_open_file){file, shard, ++s->clock};
+    if (s->fetch) close_removed(s);
     return CLT_OK;
 }
 
@@ -169,7 +186,8 @@ static clt_status use_file(mds_shards *s, size_t shard) {
 
 static clt_status read_zip(const mds_shards *s, const mds_shard *sh, char *zip) {
     clt_file *f = NULL;
-    clt_status st = mds_file_open(s->dir, sh->zip.name, &f);
+    clt_status st = sh->use_zip ? open_file(s, (size_t)(sh - s->x.shards), sh->zip.name, &f)
+                                : mds_file_open(s->dir, sh->zip.name, &f);
     if (st == CLT_OK) st = clt_file_pread(f, zip, sh->zip.bytes, 0);
     clt_file_close(f);
     return st;

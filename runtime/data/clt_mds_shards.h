@@ -5,6 +5,7 @@
 #define CLT_MDS_SHARDS_H
 
 #include "runtime/base/clt_io.h"
+#include "runtime/data/clt_fetch.h"
 #include "runtime/data/clt_mds_index.h"
 
 enum { MDS_OPEN_FILES = 128, MDS_BUFFER = 1 << 16 };
@@ -24,6 +25,8 @@ typedef struct {
 typedef struct {
     const char *dir; /* borrowed */
     mds_index x;
+    clt_fetch *fetch; /* dir is its local folder; NULL: the files are there. Borrowed */
+    size_t fetch_first;
     bool check_any, check_all; /* verify the fastest checksum of the raw bytes; every one of both files */
     int check_algo;            /* or this one, of both files; -1: none */
     mds_open_file files[MDS_OPEN_FILES];

@@ -33,6 +33,8 @@ typedef struct {
     clt_status (*members)(clt_reader *r, int64_t epoch, int64_t row, int64_t **ids, size_t *cap, size_t *n);
     /* The samples of rows [first, first + count) of such readers. CLT_BAD_CONFIG: a row has several. */
     clt_status (*ids)(clt_reader *r, int64_t epoch, int64_t first, int64_t count, int64_t *ids);
+    /* The number in the loader's clt_fetch of the shard that has a sample; SIZE_MAX: none. NULL: unknown. */
+    size_t (*shard)(const clt_reader *r, int64_t sample);
     void (*close)(clt_reader *r);
 } clt_reader_ops;
 

@@ -29,6 +29,11 @@ static clt_status show_sample(clt_reader *r, int64_t epoch, int64_t sample, clt_
     return stream->ops->show(stream, epoch, sample, v);
 }
 
+static size_t shard_of(const clt_reader *r, int64_t sample) {
+    const clt_reader *stream = find_stream((const streams_reader *)r, &sample);
+    return stream->ops->shard(stream, sample);
+}
+
 static void close_streams(clt_reader *r) {
     streams_reader *t = (streams_reader *)r;
     for (int i = 0; i < t->n; i++)
@@ -48,6 +53,8 @@ clt_loader_params clt_loader_params_of_stream(const clt_loader_params *all, int 
     p.remote = s->remote;
     if (s->split) p.split = s->split;
     if (s->validate_hash) p.validate_hash = s->validate_hash;
+    if (s->has_retry) p.download_retry = s->download_retry;
+    if (s->has_keep_zip) p.keep_zip = s->keep_zip;
     p.cache_bytes = (all->cache_bytes ? all->cache_bytes : DEFAULT_CACHE) / (size_t)all->n_streams;
     return p;
 }
@@ -86,8 +93,11 @@ static clt_status open_all(streams_reader *t, const clt_loader_params *p) {
 }
 
 clt_status clt_streams_reader_open(const clt_loader_params *p, clt_reader **out) {
-    static const clt_reader_ops ops = {
-        .name = "streams", .read = read_sample, .show = show_sample, .close = close_streams};
+    static const clt_reader_ops ops = {.name = "streams",
+                                       .read = read_sample,
+                                       .show = show_sample,
+                                       .shard = shard_of,
+                                       .close = close_streams};
     streams_reader *t = clt_calloc(1, sizeof *t);
     const size_t n = (size_t)p->n_streams;
     t->base.ops = &ops;

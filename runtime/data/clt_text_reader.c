@@ -76,6 +76,10 @@ static clt_status read_sample(clt_reader *r, int64_t sample, int64_t epoch,
     return CLT_OK;
 }
 
+static size_t shard_of(const clt_reader *r, int64_t sample) {
+    return clt_mds_fetch_shard(((const text_reader *)r)->mds, sample);
+}
+
 /* In Foundry's collator a label is the id at its own position. */
 static clt_status show_sample(clt_reader *r, int64_t epoch, int64_t sample, clt_loader_view *v) {
     text_reader *t = (text_reader *)r;
@@ -124,20 +128,31 @@ static clt_status open_tokenizer(text_reader *t, const char *name) {
 }
 
 clt_status clt_reader_open_mds(const clt_loader_params *p, clt_mds **out) {
-    if (!p->local || !*p->local)
-        return clt_error(CLT_BAD_CONFIG, "dataset.local is missing; name the folder that holds the dataset");
-    char *dir = p->split && *p->split ? clt_path_join(p->local, p->split) : clt_strdup(p->local);
-    char *index = clt_path_join(dir, "index.json");
-    clt_mds_params mp = {p->validate_hash, p->token_encoding_type, p->cache_bytes};
-    clt_status st;
-    if (p->remote && *p->remote && !clt_io_is_file(index))
-        st =
-            clt_error(CLT_BAD_CONFIG,
-                      "remote %s cannot be fetched, and %s does not exist; copy the dataset to `local` first",
-                      p->remote, index);
-    else
-        st = clt_mds_open(dir, &mp, out);
-    clt_free(index);
+    if (!p->local || !*p->local) {
+        char *local = NULL;
+        if (!p->remote || !*p->remote)
+            return clt_error(CLT_BAD_CONFIG,
+                             "dataset.local is missing; name the folder that holds the dataset");
+        CLT_TRY(clt_fetch_default_local(p->remote, &local));
+        clt_info("%s is copied to %s; set `local` to choose the folder", p->remote, local);
+        clt_loader_params with = *p;
+        with.local = local;
+        const clt_status st = clt_reader_open_mds(&with, out);
+        clt_free(local);
+        return st;
+    }
+    const bool split = p->split && *p->split, remote = p->remote && *p->remote && p->fetch;
+    char *dir = split ? clt_path_join(p->local, p->split) : clt_strdup(p->local);
+    char *from = !remote ? NULL : split ? clt_path_join(p->remote, p->split) : clt_strdup(p->remote);
+    const clt_mds_params mp = {.validate_hash = p->validate_hash,
+                               .token_encoding_type = p->token_encoding_type,
+                               .cache_bytes = p->cache_bytes,
+                               .fetch = remote ? p->fetch : NULL,
+                               .remote = from,
+                               .keep_zip = p->keep_zip,
+                               .retries = (int)CLT_MIN(p->download_retry, INT32_MAX)};
+    const clt_status st = clt_mds_open(dir, &mp, out);
+    clt_free(from);
     clt_free(dir);
     return st;
 }
@@ -180,7 +195,7 @@ static void close_text(clt_reader *r) {
 
 clt_status clt_text_reader_open(const clt_loader_params *p, clt_reader **out) {
     static const clt_reader_ops text = {
-        .name = "text", .read = read_sample, .show = show_sample, .close = close_text};
+        .name = "text", .read = read_sample, .show = show_sample, .shard = shard_of, .close = close_text};
     text_reader *t = clt_calloc(1, sizeof *t);
     t->base.ops = &text;
     clt_status st = open_text(t, p);

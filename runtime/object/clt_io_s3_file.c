@@ -13,7 +13,7 @@ int clt_io_s3_open(clt_io_component *c, const char *path, clt_io_mode mode, void
     s3_file f = {0};
     int e = clt_s3_place_of(c, path, &p);
     if (!e && !*p.key) e = clt_s3_fail(EISDIR, "a bucket is no file");
-    if (!e && mode == CLT_IO_APPEND) e = ENOTSUP;
+    if (!e && (mode == CLT_IO_APPEND || mode == CLT_IO_UPDATE)) e = ENOTSUP;
     if (!e && (mode == CLT_IO_READ || mode == CLT_IO_READ_PLAIN))
         e = clt_s3_reader_open(&p, &f.reader);
     else if (!e)

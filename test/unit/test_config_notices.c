@@ -38,7 +38,7 @@ static void notices_follow_what_is_done(void **state) {
         {"train_loader.dataset.sampling_method=fixed", "train_loader.dataset.sampling_method", false},
         {"eval_loader={name: text, dataset: {batching_method: random}}",
          "eval_loader.dataset.batching_method", true},
-        {"train_loader.dataset.remote=s3://b/x", "train_loader.dataset.remote", true},
+        {"train_loader.dataset.remote=s3://b/x", "train_loader.dataset.remote", false},
         {"train_loader.dataset.remote=null", "train_loader.dataset.remote", false},
         {"train_loader.dataset.shuffle_seed=3", "train_loader.dataset.shuffle_seed", false},
         {"eval_loader={name: text, dataset: {shuffle: true}}", "eval_loader.dataset.shuffle", true},

@@ -372,8 +372,10 @@ static void test_refusals(void **state) {
     refused(&p, CLT_BAD_DATA, "no index.json");
     p.split = "train";
     refused(&p, CLT_BAD_DATA, "does not exist");
-    p.remote = "s3://bucket/c4";
-    refused(&p, CLT_BAD_CONFIG, "s3://bucket/c4 cannot be fetched");
+    p.remote = "gs://bucket/c4";
+    p.local = "/tmp/cltrain-test-loader.none";
+    refused(&p, CLT_BAD_CONFIG, "gs:// is not supported");
+    assert_int_equal(clt_io_remove_tree(p.local), CLT_OK);
     p = small_params("test/golden/e2e/mds/val");
     p.shuffle = true;
     p.shuffle_algo = "py1x";

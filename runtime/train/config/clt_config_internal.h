@@ -76,6 +76,7 @@ extern const clt_kind clt_kind_time, /* clt_time */
     clt_kind_betas,                  /* double[2] */
     clt_kind_lanes,                  /* json_t *: a list of counts */
     clt_kind_loaders,                /* json_t *: a map or a list of maps */
+    clt_kind_bytes,                  /* int64_t: a number, or text with a unit such as gb */
     clt_kind_samples,                /* int64_t: a number, or text with a unit */
     clt_kind_mixed_precision;        /* json_t *: FULL, DEFAULT, PURE or a map */
 

@@ -25,12 +25,13 @@ static const char *const token_types[] = {"int64",  "int32",  "int16", "int8", "
 
 #define NAME_OF(name, field, def, help, list)                                                                \
     CLT_KEY_OF(&clt_kind_name, clt_loader_config, name, field, def, help, .choices = list)
-#define NO_DOWNLOAD "nothing is downloaded: the shards must be in dataset.local"
+#define TIMES "CLTRAIN_S3_TIMEOUT limits how long an operation on an object store is tried"
 #define IN_ORDER "an evaluation takes every sample once, in index order"
 
 #define PLACE_ROWS                                                                                           \
     KEY("local", local, "null", "folder of the MDS shards", .nullable = true),                               \
-        IGNORED(str, "remote", "null", NULL, NO_DOWNLOAD, .at = CLT_KEY_AT(clt_loader_config, remote)),      \
+        KEY("remote", remote, "null", "path or URL from which the shards that local lacks are fetched",      \
+            .nullable = true),                                                                               \
         KEY("split", split, "null", "sub-folder of local", .nullable = true),                                \
         KEY("max_seq_len", max_seq_len, "null", "tokens of a sample: the same as max_seq_len",               \
             .nullable = true)
@@ -49,11 +50,15 @@ static const char *const token_types[] = {"int64",  "int32",  "int16", "int8", "
         KEY("validate_hash", validate_hash, "null",                                                          \
             "checksum to check each shard with; null: the fastest of its raw bytes; none: no check",         \
             .nullable = true),                                                                               \
-        IGNORED(int, "predownload", "null", NULL, NO_DOWNLOAD),                                              \
-        IGNORED(any, "cache_limit", "null", NULL, NO_DOWNLOAD),                                              \
-        IGNORED(bool, "keep_zip", "false", NULL, NO_DOWNLOAD),                                               \
-        IGNORED(int, "download_retry", "2", NULL, NO_DOWNLOAD),                                              \
-        IGNORED(float, "download_timeout", "60", NULL, NO_DOWNLOAD),                                         \
+        KEY("predownload", predownload, "null",                                                              \
+            "samples of a rank whose shards are fetched ahead; default: 8 batches of the rank",              \
+            .nullable = true),                                                                               \
+        CLT_KEY_OF(&clt_kind_bytes, clt_loader_config, "cache_limit", cache_limit, "null",                   \
+                   "most bytes of fetched shards in local, like 100gb: the least recently used ones go",     \
+                   .nullable = true),                                                                        \
+        KEY("keep_zip", keep_zip, "false", "keep fetched shards compressed; false: decompressed"),           \
+        KEY("download_retry", download_retry, "2", "further attempts after a failed download"),              \
+        IGNORED(float, "download_timeout", "60", NULL, TIMES),                                               \
         IGNORED(bool, "allow_unsafe_types", "false", "false", "pickled columns are never read")
 
 static const clt_key train_dataset_keys[] = {
@@ -180,6 +185,8 @@ static clt_status check_loader(clt_schema_reader *r, clt_config *c, const char *
     } ranges[] = {{"num_canonical_nodes", l->num_canonical_nodes, 0, INT64_MAX},
                   {"shuffle_block_size", l->shuffle_block_size, 0, INT64_MAX},
                   {"shuffle_seed", l->shuffle_seed, 0, INT64_MAX},
+                  {"predownload", l->predownload, 0, INT64_MAX},
+                  {"download_retry", l->download_retry, 0, INT64_MAX},
                   {"sampling_granularity", l->sampling_granularity, 0, INT64_MAX},
                   {"replication", l->replication, 0, INT64_MAX},
                   {"eos_token_id", l->eos_token_id, -1, model.vocab_size - 1},

@@ -1,23 +1,27 @@
 /* train_loader.dataset.streams: several folders mixed into one epoch; and the parameters of loaders. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "runtime/data/clt_streams.h"
 #include "runtime/train/config/clt_config_finetune.h"
 
 #define KEY(name, field, def, help, ...) CLT_KEY(clt_loader_stream, name, field, def, help, __VA_ARGS__)
 #define IGNORED(kind, name, why) CLT_KEY_IGNORED(&clt_kind_##kind, name, NULL, NULL, why)
-#define NO_DOWNLOAD "nothing is downloaded: the shards must be in local"
+#define TIMES "CLTRAIN_S3_TIMEOUT limits how long an operation on an object store is tried"
 #define IN_ORDER "an evaluation takes every sample once, in index order"
 
 #define PLACE_ROWS                                                                                           \
     KEY("local", local, NULL, "folder of the MDS shards", .nullable = true),                                 \
-        CLT_KEY_IGNORED(&clt_kind_str, "remote", NULL, NULL, NO_DOWNLOAD,                                    \
-                        .at = CLT_KEY_AT(clt_loader_stream, remote)),                                        \
+        KEY("remote", remote, NULL, "path or URL from which the shards that local lacks are fetched",        \
+            .nullable = true),                                                                               \
         KEY("split", split, NULL, "sub-folder of local; default: the one of dataset", .nullable = true),     \
         KEY("validate_hash", validate_hash, NULL, "as in dataset, which is the default", .nullable = true),  \
-        IGNORED(int, "download_retry", NO_DOWNLOAD), IGNORED(float, "download_timeout", NO_DOWNLOAD),        \
-        IGNORED(bool, "keep_zip", NO_DOWNLOAD)
+        KEY("download_retry", download_retry, NULL, "as in dataset, which is the default"),                  \
+        IGNORED(float, "download_timeout", TIMES),                                                           \
+        CLT_KEY_OF(&clt_kind_bool, clt_loader_stream, "keep_zip", keep_zip, NULL,                            \
+                   "as in dataset, which is the default")
 
 static const clt_key train_stream_keys[] = {
     PLACE_ROWS,
@@ -68,6 +72,37 @@ static void store_size(clt_schema_reader *r, const clt_key *k, json_t *v, void *
 const clt_kind clt_kind_samples = {"a number of samples such as 100 or 10k", sizeof(int64_t), check_size,
                                    store_size, false};
 
+/* --- cache_limit --- */
+
+/* Bytes of a text such as 100gb or 64 KB; -1: it is none. */
+static int64_t parse_bytes(const char *text) {
+    static const char *const units[] = {"b", "kb", "mb", "gb", "tb", "pb"};
+    char *end;
+    double v = strtod(text, &end);
+    if (end == text || !(v >= 0)) return -1;
+    while (*end == ' ') end++;
+    size_t i = 0;
+    while (*end && i < CLT_COUNT_OF(units) && strcasecmp(end, units[i]) != 0) i++;
+    if (i == CLT_COUNT_OF(units)) return -1;
+    v = ldexp(v, (int)(10 * i));
+    return v <= 0x1p62 ? (int64_t)v : -1;
+}
+
+static clt_status check_bytes(clt_schema_reader *r, const clt_key *k, const char *path, json_t *v) {
+    const bool text = json_is_string(v);
+    if (!text && !json_is_integer(v)) return clt_schema_fail_kind(r, k, path, v);
+    if (text ? parse_bytes(json_string_value(v)) >= 0 : json_integer_value(v) >= 0) return CLT_OK;
+    return clt_schema_fail(r, path, "must be a number of bytes, like 1000000, 500mb or 100gb");
+}
+
+static void store_bytes(clt_schema_reader *r, const clt_key *k, json_t *v, void *field) {
+    (void)r;
+    (void)k;
+    *(int64_t *)field = json_is_string(v) ? parse_bytes(json_string_value(v)) : json_integer_value(v);
+}
+const clt_kind clt_kind_bytes = {"a number of bytes such as 1000000 or 100gb", sizeof(int64_t), check_bytes,
+                                 store_bytes, false};
+
 /* --- streams --- */
 
 static clt_status read_stream(clt_schema_reader *r, const char *path, const char *name, json_t *v, bool eval,
@@ -75,8 +110,14 @@ static clt_status read_stream(clt_schema_reader *r, const char *path, const char
     *out = (clt_loader_stream){.name = name, .proportion = NAN, .repeat = NAN, .choose = NAN};
     if (!json_is_object(v)) return clt_schema_fail(r, path, "must be a map, not %s", clt_json_type_name(v));
     CLT_TRY(clt_schema_read(r, eval ? &eval_stream_schema : &train_stream_schema, path, v, out));
-    if (!out->local)
-        return clt_schema_fail(r, path, "has no local: name the folder of the stream's MDS shards");
+    out->has_keep_zip = json_object_get(v, "keep_zip") != NULL;
+    out->has_retry = json_object_get(v, "download_retry") != NULL;
+    if (!out->local && !out->remote)
+        return clt_schema_fail(r, path,
+                               "has no local: name the folder of the stream's MDS shards, or a remote");
+    if (out->download_retry < 0)
+        return clt_schema_fail(r, path, "has download_retry %lld: it must not be negative",
+                               (long long)out->download_retry);
     const double weight[] = {out->proportion, out->repeat, out->choose};
     for (size_t i = 0; i < CLT_COUNT_OF(weight); i++)
         if (weight[i] < 0)
@@ -140,6 +181,10 @@ void clt_config_loader_params(const clt_config *c, const clt_loader_config *l, i
     clt_loader_params_default(out);
     out->local = l->local;
     out->remote = l->remote;
+    out->predownload = l->predownload;
+    out->cache_limit = (uint64_t)l->cache_limit;
+    out->keep_zip = l->keep_zip;
+    out->download_retry = l->download_retry;
     out->split = l->split;
     out->streams = l->streams;
     out->n_streams = l->n_streams;

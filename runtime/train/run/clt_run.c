@@ -90,6 +90,14 @@ clt_status clt_run_join(clt_run *r, const char *command) {
     return clt_run_id(r->group, r->files.run_id);
 }
 
+/* How long this rank waited for data that are fetched. */
+static void say_stalls(const clt_run *r) {
+    if (!r->train || !clt_loader_fetches(r->train)) return;
+    const clt_loader_stalls s = clt_loader_get_stalls(r->train);
+    clt_info("data: %.1f MiB fetched, training waited %.2f s for them (%lld time%s)",
+             (double)s.received / (1 << 20), s.seconds, (long long)s.times, s.times == 1 ? "" : "s");
+}
+
 void clt_run_close(clt_run *r) {
     clt_ckpt_writer_destroy(r->saves.writer);
     clt_free(r->saves.pending.name);
@@ -98,6 +106,7 @@ void clt_run_close(clt_run *r) {
     clt_sinks_destroy(r->sinks);
     clt_run_icl_close(r);
     clt_engine_destroy(r->engine);
+    say_stalls(r);
     clt_loader_close(r->train);
     clt_free(r->parts);
     for (int i = 0; r->evals && i < r->cfg->n_evals; i++) clt_loader_close(r->evals[i]);

@@ -119,7 +119,8 @@ static void report(clt_run *r, const clt_run_step *q, const clt_engine_result *r
         .device_memory = counters.bytes,
         .microbatch = r->plan.microbatch,
         .ranks = clt_group_size(r->group),
-        .eval_seconds = r->pace.eval_seconds};
+        .eval_seconds = r->pace.eval_seconds,
+        .stall_seconds = clt_loader_fetches(r->train) ? clt_loader_get_stalls(r->train).seconds : -1};
     clt_sinks_step(r->sinks, &row);
 }
 

@@ -24,7 +24,8 @@ typedef struct {
     uint64_t device_memory;
     int64_t microbatch;
     int ranks;
-    double eval_seconds; /* spent in evaluation by this process */
+    double eval_seconds;  /* spent in evaluation by this process */
+    double stall_seconds; /* waited for shards to be fetched, by this process so far; -1: none are fetched */
 } clt_step_row;
 
 typedef struct {

@@ -66,6 +66,7 @@ static clt_status jsonl_step(void *state, const clt_sink_step *s) {
     number(&b, "tokens_per_sec", r->tokens_per_second, "%.2f");
     number(&b, "flops_per_sec", r->flops_per_second, "%.6g");
     if (r->mfu > 0) number(&b, "mfu", r->mfu, "%.5f");
+    if (r->stall_seconds >= 0) number(&b, "data_stall_seconds", r->stall_seconds, "%.3f");
     clt_str_addf(&b, ",\"device_memory_bytes\":%llu", (unsigned long long)r->device_memory);
     return write_row(state, &b);
 }

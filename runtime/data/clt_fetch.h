@@ -1,0 +1,67 @@
+/* clt_fetch: a cache of remote MDS data sets in local folders. index.json comes first, shards when they are
+ * needed and ahead of that, on a few threads. The processes of a host may share a folder: a lock file for
+ * each shard sees to it that one of them downloads it, and the end of a process frees its locks. A download
+ * that was cut off goes on where it ended. Size and checksum are compared before a shard gets its name.
+ *
+ * LOCAL/index.json and LOCAL/SHARD are what a reader of the data set expects; LOCAL/.fetch has the locks and
+ * unfinished downloads. LOCAL must be on storage with folders, names that change, ranges and locks; the
+ * remote is any path or URL of clt_io.
+ *
+ * One clt_fetch serves all data sets of a loader: they share its threads and the limit of the cache. A
+ * shard's number counts through the data sets. Functions may be called from any thread unless they say
+ * otherwise. */
+#ifndef CLT_FETCH_H
+#define CLT_FETCH_H
+
+#include "runtime/base/clt_base.h"
+#include "runtime/data/clt_mds_index.h"
+
+typedef struct clt_fetch clt_fetch;
+
+typedef struct {
+    uint64_t cache_limit; /* bytes of all shards in the local folders together; 0: no limit */
+    int threads;          /* downloads at a time; 0: 4 */
+} clt_fetch_params;
+
+/* One data set; everything is copied. */
+typedef struct {
+    const char *remote, *local;
+    const char *validate_hash; /* of the downloaded file, as in clt_mds_params */
+    bool keep_zip;             /* compressed shards stay compressed; false: they are stored decompressed */
+    int retries;               /* further attempts after a failed download */
+} clt_fetch_set;
+
+/* Starts the threads. CLT_FAIL, CLT_NO_MEMORY. */
+clt_status clt_fetch_create(const clt_fetch_params *p, clt_fetch **out);
+/* Cuts running downloads off. NULL is allowed. */
+void clt_fetch_close(clt_fetch *f);
+
+/* Puts the remote's index.json into the local folder, which is created, unless there is one. Heeds a request
+ * to stop if the calling thread does (clt_io_heed_stop). CLT_BAD_DATA: it is no JSON; CLT_BAD_CONFIG: the
+ * local folder cannot serve as a cache; CLT_STOPPED. */
+clt_status clt_fetch_index(const clt_fetch_set *s);
+/* Adds the data set of this index and decides for every shard which file will be read (x->shards[].use_zip):
+ * what the local folder has already, else what keep_zip says. *first is the number of its first shard.
+ * CLT_BAD_DATA: a name that cannot be stored; CLT_BAD_CONFIG: the cache limit has no room for a shard. */
+clt_status clt_fetch_add(clt_fetch *f, const clt_fetch_set *s, mds_index *x, size_t *first);
+
+/* The shards that will be needed next, the first one first, instead of those announced before; a shard may
+ * occur several times. They are downloaded in this order and not removed for the limit's sake. */
+void clt_fetch_announce(clt_fetch *f, const size_t *shards, size_t n);
+/* Waits until the shard's file is in the local folder. Reports why it cannot be: CLT_BAD_DATA: size or
+ * checksum are wrong; CLT_IO; CLT_STOPPED: clt_fetch_stop, or a request to stop that the thread heeds. */
+clt_status clt_fetch_need(clt_fetch *f, size_t shard);
+/* Whether the shard's file is in the local folder. */
+bool clt_fetch_has(clt_fetch *f, size_t shard);
+/* Seconds in which a thread waited in clt_fetch_need, up to now. */
+double clt_fetch_waited(clt_fetch *f);
+/* Bytes received from remotes so far. */
+uint64_t clt_fetch_received(clt_fetch *f);
+/* Ends all downloads and waits, for good; returns at once. */
+void clt_fetch_stop(clt_fetch *f);
+
+/* The folder for a remote data set without a local one: below TMPDIR, named from a hash of `remote`, and only
+ * this user's. To be freed with clt_free. CLT_IO. */
+clt_status clt_fetch_default_local(const char *remote, char **out);
+
+#endif
