@@ -148,7 +148,16 @@ static clt_status check_header(mds_shards *s, size_t shard) {
 
 /* A file of a shard, which a cache fetches first. */
 static clt_status open_file(const mds_shards *s, size_t shard, const char *name, clt_file **out) {
-    if (s->fetch) CLT_TRY(clt_fetch_need(s->fetch, s->fetch_first + shard));
+    enum { TIMES = 100 };
+    /* Another process that shares the cache may remove the file for its own, before it is open here. */
+    for (int i = 0; s->fetch && i < TIMES; i++) {
+        CLT_TRY(clt_fetch_need(s->fetch, s->fetch_first + shard));
+        clt_error_quiet(true);
+        const clt_status st = mds_file_open(s->dir, name, out);
+        clt_error_quiet(false);
+        if (st == CLT_OK) return st;
+        if (clt_fetch_has(s->fetch, s->fetch_first + shard)) break; /* opening it again says what is wrong */
+    }
     return mds_file_open(s->dir, name, out);
 }
 

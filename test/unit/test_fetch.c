@@ -164,7 +164,7 @@ static void test_shared(void **state) {
         assert_int_equal(waitpid(child, &status, 0), child);
         assert_int_equal(status, 0);
         p.local = place("shared2");
-        p.cache_limit = 8 * 2400;
+        p.cache_limit = 3 * 2400;
     }
 }
 

@@ -291,6 +291,7 @@ static const struct {
     {"convert", "text, JSONL or token files to an MDS dataset", data_convert},
     {"show", "the contents of a dataset or a sample", data_show},
     {"verify", "verify every shard, offset, checksum and sample", data_verify},
+    {"fetch", "copy a dataset from a store, with checks", data_fetch},
     {"order", "which rank gets which samples", data_order},
     {"batches", "what training sees: tokens, labels, masks", data_batches},
     {"tokenize", "strings to token ids and back", data_tokenize},

@@ -7,6 +7,7 @@
 
 int data_batches(int argc, char **argv);
 int data_convert(int argc, char **argv);
+int data_fetch(int argc, char **argv);
 int data_order(int argc, char **argv);
 /* `data order --spec FILE`: prints the answer to the case in a JSON file, or {"error": TEXT}. */
 clt_status data_order_spec(const char *path);
