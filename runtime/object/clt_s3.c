@@ -23,7 +23,8 @@ clt_s3 *clt_s3_create(clt_s3_config *config, double seconds) {
     if (n > m && !strcmp(s->host + n - m, port)) s->host[n - m] = 0;
     pthread_mutex_init(&s->lock, NULL);
     pthread_mutex_init(&s->refreshing, NULL);
-    s->refreshed = s->warned = -1e9;
+    s->refreshed = -1e9;
+    s->warned = -1e9;
     return s;
 }
 
