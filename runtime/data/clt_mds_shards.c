@@ -163,11 +163,12 @@ static clt_status open_file(const mds_shards *s, size_t shard, const char *name,
 
 /* --- plain shards --- */
 
-/* An open file that the cache has removed would keep its space on the disk. */
-static void close_removed(mds_shards *s) {
+/* An open file that the cache has removed would keep its space on the disk. `but`: the shard in use, which
+ * another process may have removed since it was opened. */
+static void close_removed(mds_shards *s, size_t but) {
     for (size_t i = 0; i < MDS_OPEN_FILES; i++) {
         mds_open_file *f = &s->files[i];
-        if (!f->file || clt_fetch_has(s->fetch, s->fetch_first + f->shard)) continue;
+        if (!f->file || f->shard == but || clt_fetch_has(s->fetch, s->fetch_first + f->shard)) continue;
         clt_file_close(f->file);
         *f = (mds_open_file){NULL, SIZE_MAX, 0};
     }
@@ -187,7 +188,7 @@ static clt_status use_file(mds_shards *s, size_t shard) {
     CLT_TRY(open_file(s, shard, s->x.shards[shard].raw.name, &file));
     clt_file_close(oldest->file);
     *oldest = (mds_open_file){file, shard, ++s->clock};
-    if (s->fetch) close_removed(s);
+    if (s->fetch) close_removed(s, shard);
     return CLT_OK;
 }
 

@@ -156,6 +156,7 @@ static void test_shared(void **state) {
     for (int round = 0; round < 2; round++) {
         pid_t child = fork();
         if (child == 0) {
+            setenv("CMOCKA_TEST_ABORT", "1", 1); /* a failed assertion ends this process */
             read_all(&p);
             _exit(0);
         }
@@ -181,6 +182,7 @@ static void test_resume(void **state) {
     clt_mds_params p = {.remote = remote};
     for (int again = 0; again < 2; again++) {
         pid_t child = again ? 1 : fork();
+        if (child == 0) setenv("CMOCKA_TEST_ABORT", "1", 1);
         if (child == 0) clt_io_fault_arm(probe, &kill_third);
         if (child == 0 || again) {
             assert_int_equal(clt_fetch_create(&(clt_fetch_params){.threads = 1}, &f), CLT_OK);
