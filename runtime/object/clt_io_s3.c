@@ -19,6 +19,7 @@ static int make_store(clt_io_s3 *c) {
     clt_status st = clt_s3_config_read(&config);
     clt_error_quiet(false);
     if (st == CLT_NO_MEMORY) return ENOMEM;
+    if (st == CLT_STOPPED) return ECANCELED;
     if (st != CLT_OK) return clt_s3_fail(ENOKEY, "%s", clt_last_error());
     c->store = clt_s3_create(&config, seconds);
     return 0;

@@ -1,5 +1,6 @@
 #include "runtime/object/clt_s3_config.h"
 
+#include <arpa/inet.h>
 #include <ctype.h>
 #include <math.h>
 #include <string.h>
@@ -9,6 +10,8 @@
 #include "runtime/base/clt_io.h"
 #include "runtime/object/clt_s3_sources.h"
 
+static const double process_seconds = 60;
+
 /* --- the files --- */
 
 /* What a profile of the two files says. */
@@ -16,6 +19,7 @@ typedef struct {
     const char *wanted; /* the profile's name */
     bool in_config;     /* sections are "profile NAME" but for "default" */
     bool found;
+    int line; /* of the first of its keys to an account */
     char *access_key, *secret_key, *session_token, *process, *region, *endpoint;
 } profile;
 
@@ -45,7 +49,6 @@ static bool is_wanted(const profile *p, const char *section) {
 
 static clt_status take(void *ctx, const char *section, const char *key, const char *value, int line) {
     profile *p = ctx;
-    (void)line;
     if (!is_wanted(p, section)) return CLT_OK;
     p->found = true;
     const struct {
@@ -58,7 +61,10 @@ static clt_status take(void *ctx, const char *section, const char *key, const ch
                  {"region", &p->region},
                  {"endpoint_url", &p->endpoint}};
     for (size_t i = 0; i < CLT_COUNT_OF(known); i++)
-        if (!strcasecmp(key, known[i].key) && *value && !*known[i].to) *known[i].to = clt_strdup(value);
+        if (!strcasecmp(key, known[i].key) && *value && !*known[i].to) {
+            *known[i].to = clt_strdup(value);
+            if (i < 2 && !p->line) p->line = line;
+        }
     return CLT_OK;
 }
 
@@ -72,6 +78,8 @@ static char *file_of(clt_env_id variable, const char *name) {
 static clt_status read_file(const char *path, profile *p) {
     char *text;
     size_t bytes;
+    if (path && strstr(path, "://") && strncmp(path, "file://", 7) != 0)
+        return clt_error(CLT_BAD_CONFIG, "%s: the AWS tools' files must be local", path);
     if (!path || !clt_io_is_file(path)) return CLT_OK;
     CLT_TRY(clt_io_read_all(path, 1 << 20, &text, &bytes));
     const clt_status st = clt_ini_parse(path, text, bytes, take, p);
@@ -103,11 +111,23 @@ static clt_status from_profile(clt_s3_credentials *c, const profile *p, const ch
     if (!p->access_key && !p->secret_key) return CLT_OK;
     if (!p->access_key || !p->secret_key)
         return clt_error(CLT_BAD_CONFIG,
-                         "%s: profile %s has only one of aws_access_key_id and aws_secret_access_key", path,
-                         p->wanted);
+                         "%s:%d: profile %s has only one of aws_access_key_id and aws_secret_access_key",
+                         path, p->line, p->wanted);
     set_credentials(c, p->access_key, p->secret_key, p->session_token,
                     clt_format("%s [%s]", path, p->wanted));
     return CLT_OK;
+}
+
+/* Bytes that would end a header are refused here, whatever the source. */
+static clt_status check_credentials(const clt_s3_credentials *c) {
+    const char *const bad = !clt_s3_is_printable(c->access_key)                          ? "access key"
+                            : !clt_s3_is_printable(c->secret_key)                        ? "secret key"
+                            : c->session_token && !clt_s3_is_printable(c->session_token) ? "session token"
+                                                                                         : NULL;
+    if (!bad) return CLT_OK;
+    return clt_error(CLT_BAD_CONFIG,
+                     "the %s from %s has a space, a line end or another character that no key has", bad,
+                     c->source);
 }
 
 /* The first source that has credentials; region and endpoint of the profile, too. */
@@ -126,8 +146,9 @@ static clt_status find_credentials(clt_s3_credentials *c, char **region, char **
     if (st == CLT_OK && !c->access_key) st = from_profile(c, &keys, key_file);
     if (st == CLT_OK && !c->access_key) st = from_profile(c, &config, config_file);
     const char *process = keys.process ? keys.process : config.process;
-    if (st == CLT_OK && !c->access_key && process) st = clt_s3_from_process(process, c);
+    if (st == CLT_OK && !c->access_key && process) st = clt_s3_from_process(process, process_seconds, c);
     if (st == CLT_OK && !c->access_key && clt_env_long(CLT_ENV_S3_METADATA, 0)) st = clt_s3_from_metadata(c);
+    if (st == CLT_OK && c->access_key) st = check_credentials(c);
     if (st == CLT_OK && region)
         *region = keys.region ? clt_strdup(keys.region) : clt_strdup(config.region ? config.region : "");
     if (st == CLT_OK && endpoint)
@@ -140,7 +161,7 @@ static clt_status find_credentials(clt_s3_credentials *c, char **region, char **
     return st;
 }
 
-static void credentials_free(clt_s3_credentials *c) {
+void clt_s3_credentials_free(clt_s3_credentials *c) {
     wipe(&c->access_key);
     wipe(&c->secret_key);
     wipe(&c->session_token);
@@ -150,15 +171,43 @@ static void credentials_free(clt_s3_credentials *c) {
 
 /* --- endpoint and region --- */
 
-/* The host of an endpoint, to be freed: without port, brackets of IPv6 and user. */
-static char *host_of(const char *endpoint) {
-    const char *host = strstr(endpoint, "://") + 3;
+char *clt_s3_host_of(const char *url) {
+    const char *host = strstr(url, "://") + 3;
     if (*host == '[') return clt_strndup(host + 1, strcspn(host + 1, "]"));
     return clt_strndup(host, strcspn(host, ":/"));
 }
 
-static bool is_loopback(const char *host) {
-    return !strcasecmp(host, "localhost") || !strncmp(host, "127.", 4) || !strcmp(host, "::1");
+/* The whole of 127.0.0.0/8, but no name that begins like it. */
+bool clt_s3_is_loopback(const char *host) {
+    struct in_addr address;
+    if (inet_pton(AF_INET, host, &address) == 1) return (ntohl(address.s_addr) >> 24) == 127;
+    return !strcasecmp(host, "localhost") || !strcmp(host, "::1");
+}
+
+bool clt_s3_is_printable(const char *text) {
+    for (; *text; text++)
+        if (*text <= ' ' || *text > '~') return false;
+    return true;
+}
+
+/* HOST, HOST:PORT, [IPv6] or [IPv6]:PORT. */
+static bool is_authority(const char *s) {
+    size_t n = 0;
+    int64_t port;
+    if (*s == '[') {
+        struct in6_addr address;
+        char *inside = clt_strndup(s + 1, strcspn(s + 1, "]"));
+        n = strlen(inside) + 2;
+        const bool ok = s[n - 1] == ']' && inet_pton(AF_INET6, inside, &address) == 1;
+        clt_free(inside);
+        if (!ok) return false;
+    } else {
+        while (isalnum((unsigned char)s[n]) || (s[n] && strchr("-._", s[n]))) n++;
+        if (n == 0) return false;
+    }
+    if (!s[n]) return true;
+    return s[n] == ':' && isdigit((unsigned char)s[n + 1]) && clt_parse_i64(s + n + 1, &port) && port > 0 &&
+           port < 65536;
 }
 
 /* Whether a list "a,b" names the host. */
@@ -175,13 +224,13 @@ static clt_status check_endpoint(const char *from, char *endpoint) {
     while (n && endpoint[n - 1] == '/') endpoint[--n] = 0;
     const bool plain = !strncasecmp(endpoint, "http://", 7), tls = !strncasecmp(endpoint, "https://", 8);
     const char *host = endpoint + (plain ? 7 : 8);
-    if ((!plain && !tls) || !*host || strpbrk(host, "/?#@ \t") || *host == ':')
+    if ((!plain && !tls) || !is_authority(host))
         return clt_error(CLT_BAD_CONFIG,
                          "%s must be https://HOST or https://HOST:PORT, without a path or a user", from);
     if (tls) return CLT_OK;
-    char *name = host_of(endpoint);
+    char *name = clt_s3_host_of(endpoint);
     clt_status st = CLT_OK;
-    if (!is_loopback(name) && !names(clt_env(CLT_ENV_S3_INSECURE), name))
+    if (!clt_s3_is_loopback(name) && !names(clt_env(CLT_ENV_S3_INSECURE), name))
         st = clt_error(
             CLT_BAD_CONFIG,
             "%s: http:// to %s would send data unencrypted: use https://, or set CLTRAIN_S3_INSECURE=%s",
@@ -235,7 +284,7 @@ clt_status clt_s3_config_read(clt_s3_config *out) {
 }
 
 void clt_s3_config_free(clt_s3_config *c) {
-    credentials_free(&c->credentials);
+    clt_s3_credentials_free(&c->credentials);
     clt_free(c->endpoint);
     clt_free(c->region);
     c->endpoint = c->region = NULL;
@@ -245,10 +294,15 @@ clt_status clt_s3_config_refresh(clt_s3_config *c) {
     clt_s3_credentials fresh;
     const clt_status st = find_credentials(&fresh, NULL, NULL);
     if (st != CLT_OK) {
-        credentials_free(&fresh);
+        clt_s3_credentials_free(&fresh);
         return st;
     }
-    credentials_free(&c->credentials);
+    if (!fresh.access_key && c->credentials.access_key) {
+        clt_s3_credentials_free(&fresh);
+        return clt_error(CLT_BAD_CONFIG, "%s has no credentials any more; those that were read stay in use",
+                         c->credentials.source);
+    }
+    clt_s3_credentials_free(&c->credentials);
     c->credentials = fresh;
     return CLT_OK;
 }

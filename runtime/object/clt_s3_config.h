@@ -8,7 +8,9 @@
  * for public buckets. Endpoint: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, S3_ENDPOINT_URL (as mosaicml-streaming
  * reads it), the profile's endpoint_url; default https://s3.REGION.amazonaws.com. Region: AWS_REGION,
  * AWS_DEFAULT_REGION, the profile's region, us-east-1. Path style (ENDPOINT/BUCKET/KEY) when an endpoint is
- * given, else virtual-host style (BUCKET.ENDPOINT/KEY); CLTRAIN_S3_STYLE=path|virtual decides otherwise.
+ * given, else virtual-host style (BUCKET.ENDPOINT/KEY); CLTRAIN_S3_STYLE=path|virtual decides otherwise. A
+ * bucket with a dot in its name has path style over https, because the certificate of *.ENDPOINT does not
+ * cover it.
  * Plain http is refused except to loopback addresses and localhost, unless CLTRAIN_S3_INSECURE names the
  * host. */
 #ifndef CLT_S3_CONFIG_H
@@ -32,11 +34,12 @@ typedef struct {
 /* Reads everything above. Prints and returns CLT_BAD_CONFIG naming variable or FILE:LINE (never the value of
  * a secret) for what is malformed: half a pair of keys, an unknown profile that was asked for, an endpoint
  * that is no URL or plain http to another host, a credential_process that fails or prints no valid JSON. *out
- * is freed with clt_s3_config_free, which overwrites the secrets with zeros first. */
+ * is freed with clt_s3_config_free, which overwrites the secrets with zeros first. CLT_STOPPED: a request to
+ * stop came while a program was waited for (clt_io_heed_stop). */
 clt_status clt_s3_config_read(clt_s3_config *out);
 void clt_s3_config_free(clt_s3_config *c);
 /* Gets the credentials again from their source: temporary ones change in their file, or a process makes new
- * ones. The old ones stay when that fails. */
+ * ones. The old ones stay when that fails, also when the source has none any more. */
 clt_status clt_s3_config_refresh(clt_s3_config *c);
 /* "https://s3.eu-west-1.amazonaws.com, region eu-west-1, virtual-host style, credentials from environment
  * (AKIA...WXYZ)": without secrets; of the access key at most the first and last four characters, and those

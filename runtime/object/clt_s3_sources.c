@@ -7,16 +7,18 @@
 #include <signal.h>
 #include <spawn.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "runtime/base/clt_env.h"
+#include "runtime/base/clt_io.h"
 #include "runtime/base/clt_json.h"
 #include "runtime/object/clt_http.h"
+#include "runtime/object/clt_s3_sign.h"
 
 enum { MAX_OUTPUT = 64 << 10 };
-static const double process_seconds = 60;
 
 extern char **environ;
 
@@ -43,39 +45,56 @@ static double expiry_of(const char *text) {
     return (double)timegm(&tm) - zone;
 }
 
+/* Overwrites the secrets in the parsed text. */
+static void wipe_json(json_t *o) {
+    const char *key;
+    json_t *value;
+    json_object_foreach(o, key, value) {
+        if (json_is_string(value))
+            explicit_bzero((char *)json_string_value(value), json_string_length(value));
+    }
+    json_decref(o);
+}
+
 /* `token`: the name of the session token. Nothing of the text is shown. */
-static clt_status read_json(const char *text, size_t bytes, const char *source, const char *token,
-                            clt_s3_credentials *out) {
-    json_error_t error;
-    json_t *o = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
+static clt_status take_json(json_t *o, const char *source, const char *token, clt_s3_credentials *out) {
     const char *access = text_of(o, "AccessKeyId"), *secret = text_of(o, "SecretAccessKey"),
                *session = text_of(o, token);
-    const char *expires = text_of(o, "Expiration");
-    const double end = expires ? expiry_of(expires) : INFINITY;
-    clt_status st = CLT_OK;
+    json_t *expires = json_object_get(o, "Expiration");
+    const bool ends = expires && !json_is_null(expires);
+    const double end = !ends ? INFINITY : json_is_string(expires) ? expiry_of(json_string_value(expires)) : 0;
     if (!access || !secret || !*access || !*secret)
-        st = clt_error(CLT_BAD_CONFIG, "%s gave no JSON with AccessKeyId and SecretAccessKey", source);
-    else if (end == 0)
-        st =
-            clt_error(CLT_BAD_CONFIG, "%s gave an Expiration that is no time (2030-01-31T12:00:00Z)", source);
-    else
-        *out = (clt_s3_credentials){clt_strdup(access), clt_strdup(secret),
-                                    session ? clt_strdup(session) : NULL, end, clt_strdup(source)};
-    json_decref(o);
-    return st;
+        return clt_error(CLT_BAD_CONFIG, "%s gave no JSON with AccessKeyId and SecretAccessKey", source);
+    if (end == 0)
+        return clt_error(CLT_BAD_CONFIG, "%s gave an Expiration that is no time (2030-01-31T12:00:00Z)",
+                         source);
+    *out = (clt_s3_credentials){clt_strdup(access), clt_strdup(secret),
+                                session && *session ? clt_strdup(session) : NULL, end, clt_strdup(source)};
+    return CLT_OK;
+}
+
+/* Not clt_json_parse, whose messages show what is near an error. */
+static json_t *parsed(const char *text, size_t bytes) {
+    json_error_t error;
+    return json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
 }
 
 /* --- a program --- */
 
-/* Reads what the child writes until it closes its end, for at most process_seconds. */
-static int read_output(int fd, char *to, size_t cap, size_t *n) {
-    const double end = clt_now() + process_seconds;
+/* How often a wait looks at the clock and at requests to stop. */
+static const double glance = 0.1;
+
+/* 0, or why to wait no longer. */
+static int waited(double end) {
+    return clt_io_stop_requested() ? ECANCELED : clt_now() >= end ? ETIMEDOUT : 0;
+}
+
+/* Reads what the child writes until it closes its end, at most until `end`. */
+static int read_output(int fd, double end, char *to, size_t cap, size_t *n) {
     *n = 0;
-    for (;;) {
+    for (int e; !(e = waited(end));) {
         struct pollfd p = {.fd = fd, .events = POLLIN};
-        const double left = end - clt_now();
-        if (left <= 0) return ETIMEDOUT;
-        if (poll(&p, 1, (int)(left * 1000) + 1) < 0 && errno != EINTR) return errno;
+        if (poll(&p, 1, (int)(glance * 1000)) < 0 && errno != EINTR) return errno;
         if (!p.revents) continue;
         if (*n == cap) return EMSGSIZE;
         const ssize_t got = read(fd, to + *n, cap - *n);
@@ -83,51 +102,99 @@ static int read_output(int fd, char *to, size_t cap, size_t *n) {
         if (got == 0) return 0;
         if (got > 0) *n += (size_t)got;
     }
+    return waited(end);
+}
+
+/* A program may close its output long before it ends. */
+static int wait_for(pid_t pid, double end, int *status) {
+    double pause = 0.001;
+    for (int e;;) {
+        const pid_t ended = waitpid(pid, status, WNOHANG);
+        if (ended == pid) return 0;
+        if (ended < 0 && errno != EINTR) return errno;
+        if ((e = waited(end))) return e;
+        clt_sleep(pause);
+        pause = CLT_MIN(2 * pause, glance);
+    }
 }
 
 static int start(const char *command, int write_end, pid_t *pid) {
     char *argv[] = {"/bin/sh", "-c", (char *)command, NULL};
     posix_spawn_file_actions_t files;
     posix_spawnattr_t attributes;
+    sigset_t none, pipe;
+    sigemptyset(&none);
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE); /* a run ignores it */
     posix_spawn_file_actions_init(&files);
     posix_spawn_file_actions_adddup2(&files, write_end, STDOUT_FILENO);
     posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    /* What it says about a failure may hold a secret. */
+    posix_spawn_file_actions_addopen(&files, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
     posix_spawnattr_init(&attributes);
+    posix_spawnattr_setsigmask(&attributes, &none);
+    posix_spawnattr_setsigdefault(&attributes, &pipe);
     /* A group of its own, so that what the shell started can be ended with it. */
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+    posix_spawnattr_setflags(&attributes,
+                             POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
     const int e = posix_spawn(pid, argv[0], &files, &attributes, argv, environ);
     posix_spawn_file_actions_destroy(&files);
     posix_spawnattr_destroy(&attributes);
     return e;
 }
 
-clt_status clt_s3_from_process(const char *command, clt_s3_credentials *out) {
-    char *text = clt_malloc(MAX_OUTPUT);
-    size_t n = 0;
-    int ends[2], status = 0, e = pipe2(ends, O_CLOEXEC) ? errno : 0;
+/* Its output and status; an errno value if it could not be run to its end. */
+static int run(const char *command, double seconds, char *text, size_t *n, int *status) {
+    const double end = clt_now() + seconds;
+    int ends[2];
     pid_t pid;
+    if (pipe2(ends, O_CLOEXEC)) return errno;
+    int e = start(command, ends[1], &pid);
+    close(ends[1]);
     if (!e) {
-        e = start(command, ends[1], &pid);
-        close(ends[1]);
-        if (!e) {
-            e = read_output(ends[0], text, MAX_OUTPUT, &n);
-            if (e) kill(-pid, SIGKILL);
-            while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+        e = read_output(ends[0], end, text, MAX_OUTPUT, n);
+        if (!e) e = wait_for(pid, end, status);
+        if (e) {
+            kill(-pid, SIGKILL);
+            while (waitpid(pid, status, 0) < 0 && errno == EINTR) {
             }
         }
-        close(ends[0]);
     }
+    close(ends[0]);
+    return e;
+}
+
+static clt_status process_failed(int e, int status, double seconds) {
+    if (e == ECANCELED) return CLT_STOPPED;
+    if (e == ETIMEDOUT)
+        return clt_error(CLT_BAD_CONFIG, "credential_process failed: it did not end within %.3g s", seconds);
+    if (e == EMSGSIZE)
+        return clt_error(CLT_BAD_CONFIG, "credential_process failed: it printed more than %d KiB",
+                         MAX_OUTPUT >> 10);
+    if (e) return clt_error(CLT_BAD_CONFIG, "credential_process failed: %s", strerror(e));
+    return clt_error(
+        CLT_BAD_CONFIG, "credential_process failed: it ended with %s %d; run it in a shell to see why",
+        WIFEXITED(status) ? "code" : "signal", WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
+}
+
+clt_status clt_s3_from_process(const char *command, double seconds, clt_s3_credentials *out) {
+    char *text = clt_malloc(MAX_OUTPUT);
+    size_t n = 0;
+    int status = 0, e = run(command, seconds, text, &n, &status);
     clt_status st;
-    if (e)
-        st = clt_error(CLT_BAD_CONFIG, "credential_process failed: %s",
-                       e == ETIMEDOUT ? "it did not end within 60 s" : strerror(e));
-    else if (status)
-        st = clt_error(CLT_BAD_CONFIG,
-                       "credential_process failed: it ended with %s %d; run it in a shell to see why",
-                       WIFEXITED(status) ? "code" : "signal",
-                       WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
-    else
-        st = read_json(text, n, "credential_process", "SessionToken", out);
+    if (e || status) {
+        st = process_failed(e, status, seconds);
+    } else {
+        clt_s3_credentials got = {0};
+        json_t *o = parsed(text, n);
+        st = take_json(o, "credential_process", "SessionToken", &got);
+        if (st == CLT_OK && json_integer_value(json_object_get(o, "Version")) != 1) {
+            clt_s3_credentials_free(&got);
+            st = clt_error(CLT_BAD_CONFIG, "credential_process gave JSON without \"Version\": 1");
+        }
+        if (st == CLT_OK) *out = got;
+        wipe_json(o);
+    }
     explicit_bzero(text, MAX_OUTPUT);
     clt_free(text);
     return st;
@@ -144,49 +211,92 @@ static char *ask(const char *method, const char *url, const char *header) {
         .method = method, .url = url, .headers = &header, .n_headers = header ? 1 : 0, .seconds = 5};
     char *text = NULL;
     if (clt_http_perform(&q, &r) == 0 && r.status == 200 && r.text) text = clt_strndup(r.text, r.text_bytes);
+    if (r.text) explicit_bzero(r.text, r.text_bytes);
     clt_http_response_free(&r);
     return text;
 }
 
-static clt_status from_container(const char *url, clt_s3_credentials *out) {
-    const char *token = clt_env(CLT_ENV_AWS_CONTAINER_AUTHORIZATION_TOKEN);
-    char *header = token ? clt_format("authorization: %s", token) : NULL, *text = ask("GET", url, header);
-    const clt_status st =
-        text ? read_json(text, strlen(text), "the container's metadata service", "Token", out)
-             : clt_error(CLT_BAD_CONFIG, "the container's metadata service gave no credentials");
-    clt_free(header);
+/* `text` of a service, which is freed. */
+static clt_status take_answer(char *text, const char *source, clt_s3_credentials *out) {
+    json_t *o = parsed(text, strlen(text));
+    const clt_status st = take_json(o, source, "Token", out);
+    wipe_json(o);
+    explicit_bzero(text, strlen(text));
     clt_free(text);
     return st;
+}
+
+/* The token must not leave the machine in plain text: https, loopback, or the addresses that ECS and EKS give
+ * the service on the machine. */
+static bool may_ask(const char *url) {
+    static const char *const services[] = {"169.254.170.2", "169.254.170.23", "fd00:ec2::23"};
+    if (!clt_s3_is_printable(url)) return false;
+    if (!strncasecmp(url, "https://", 8)) return true;
+    if (strncasecmp(url, "http://", 7) != 0 || url[7 + strcspn(url + 7, "/?#@\\")] == '@') return false;
+    char *host = clt_s3_host_of(url);
+    bool ok = clt_s3_is_loopback(host);
+    for (size_t i = 0; i < CLT_COUNT_OF(services); i++) ok |= !strcasecmp(host, services[i]);
+    clt_free(host);
+    return ok;
+}
+
+static clt_status from_container(const char *url, clt_s3_credentials *out) {
+    const char *token = clt_env(CLT_ENV_AWS_CONTAINER_AUTHORIZATION_TOKEN);
+    if (!may_ask(url))
+        return clt_error(CLT_BAD_CONFIG,
+                         "AWS_CONTAINER_CREDENTIALS_FULL_URI must be https://..., or http:// to loopback, "
+                         "169.254.170.2 or 169.254.170.23: the credentials would be sent unencrypted");
+    if (token && !clt_s3_is_printable(token))
+        return clt_error(CLT_BAD_CONFIG,
+                         "AWS_CONTAINER_AUTHORIZATION_TOKEN has a space, a line end or another character "
+                         "that no header can have");
+    char *header = token ? clt_format("authorization: %s", token) : NULL, *text = ask("GET", url, header);
+    if (header) explicit_bzero(header, strlen(header));
+    clt_free(header);
+    if (!text)
+        return clt_error(CLT_BAD_CONFIG, "the container's metadata service gave no credentials; unset "
+                                         "CLTRAIN_S3_METADATA if there is none");
+    return take_answer(text, "the container's metadata service", out);
+}
+
+/* What the service says of the instance's role; NULL: no service or no role. */
+static char *ask_instance(void) {
+    char *url = clt_format("%sapi/token", instance), *text = NULL;
+    char *token = ask("PUT", url, "x-aws-ec2-metadata-token-ttl-seconds: 300");
+    clt_free(url);
+    if (!token) return NULL;
+    url = clt_format("%smeta-data/iam/security-credentials/", instance);
+    char *header = clt_format("x-aws-ec2-metadata-token: %s", token);
+    char *role = clt_s3_is_printable(token) ? ask("GET", url, header) : NULL;
+    if (role) {
+        clt_str named = {0};
+        clt_str_add(&named, url);
+        role[strcspn(role, "\r\n")] = 0;
+        clt_s3_encode(&named, role, false);
+        text = ask("GET", named.s, header);
+        clt_str_free(&named);
+    }
+    explicit_bzero(header, strlen(header));
+    explicit_bzero(token, strlen(token));
+    clt_free(header);
+    clt_free(token);
+    clt_free(url);
+    clt_free(role);
+    return text;
 }
 
 clt_status clt_s3_from_metadata(clt_s3_credentials *out) {
     const char *full = clt_env(CLT_ENV_AWS_CONTAINER_CREDENTIALS_FULL_URI),
                *relative = clt_env(CLT_ENV_AWS_CONTAINER_CREDENTIALS_RELATIVE_URI);
     if (full) return from_container(full, out);
+    if (relative && (*relative != '/' || !clt_s3_is_printable(relative)))
+        return clt_error(CLT_BAD_CONFIG, "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI must be a path: /...");
     if (relative) {
         char *url = clt_format("http://169.254.170.2%s", relative);
         const clt_status st = from_container(url, out);
         clt_free(url);
         return st;
     }
-    char *url = clt_format("%sapi/token", instance);
-    char *token = ask("PUT", url, "x-aws-ec2-metadata-token-ttl-seconds: 300");
-    clt_free(url);
-    if (!token) return CLT_OK;
-    char *header = clt_format("x-aws-ec2-metadata-token: %s", token);
-    url = clt_format("%smeta-data/iam/security-credentials/", instance);
-    char *role = ask("GET", url, header), *text = NULL;
-    if (role) {
-        char *named = clt_format("%s%.*s", url, (int)strcspn(role, "\r\n"), role);
-        text = ask("GET", named, header);
-        clt_free(named);
-    }
-    const clt_status st =
-        text ? read_json(text, strlen(text), "the instance's metadata service", "Token", out) : CLT_OK;
-    clt_free(url);
-    clt_free(token);
-    clt_free(header);
-    clt_free(role);
-    clt_free(text);
-    return st;
+    char *text = ask_instance();
+    return text ? take_answer(text, "the instance's metadata service", out) : CLT_OK;
 }

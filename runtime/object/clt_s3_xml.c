@@ -79,11 +79,14 @@ static int read_xml(reader *r, const char *text, size_t bytes) {
 
 /* --- values --- */
 
-/* Printable text for a message, cut to fit. */
+/* Printable text for a message, cut to fit. Control characters of terminals are U+0000 to U+001F, U+007F and
+ * U+0080 to U+009F, which are C2 80 to C2 9F in UTF-8. */
 static void copy_text(char *to, size_t size, const char *from) {
     snprintf(to, size, "%s", from);
-    for (char *s = to; *s; s++)
-        if ((unsigned char)*s < 0x20 || *s == 0x7f) *s = '?';
+    for (unsigned char *s = (unsigned char *)to; *s; s++) {
+        if (*s < 0x20 || *s == 0x7f) *s = '?';
+        if (*s == 0xc2 && s[1] >= 0x80 && s[1] < 0xa0) s[0] = s[1] = '?';
+    }
 }
 
 /* Seconds since 1970 of 2013-05-24T00:00:00[.000]Z; 0 for any other text. */
@@ -179,7 +182,14 @@ static void open_list(reader *r, const char *name) {
     }
     if (r->depth != 2 || strcmp(name, f->uploads ? "Upload" : "Contents") != 0) return;
     clt_s3_listing *l = f->l;
-    l->objects = clt_realloc(l->objects, (l->n + 1) * sizeof *l->objects);
+    if ((l->n & (l->n - 1)) == 0) { /* full: doubled at every power of two */
+        void *more = clt_try_realloc(l->objects, CLT_MAX(2 * l->n, 1) * sizeof *l->objects);
+        if (!more) {
+            fail(r, ENOMEM);
+            return;
+        }
+        l->objects = more;
+    }
     l->objects[l->n++] = (clt_s3_object){0};
 }
 

@@ -1,22 +1,38 @@
 /* Where endpoint, region and credentials come from, what is refused, and that no secret is shown. */
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "runtime/base/clt_context.h"
 #include "runtime/base/clt_io.h"
 #include "runtime/object/clt_s3_config.h"
+#include "runtime/object/clt_s3_sources.h"
+#include "test/fake_server.h"
 #include "test/test_util.h"
 
 static char *folder;
 #define ENV_SECRET "secret-of-the-environment-0123456789"
 #define FILE_SECRET "secret-of-the-file-0123456789"
 
-static const char *const variables[] = {
-    "AWS_ACCESS_KEY_ID",   "AWS_SECRET_ACCESS_KEY",       "AWS_SESSION_TOKEN",   "AWS_PROFILE",
-    "AWS_REGION",          "AWS_DEFAULT_REGION",          "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL",
-    "S3_ENDPOINT_URL",     "AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE",     "CLTRAIN_S3_STYLE",
-    "CLTRAIN_S3_INSECURE", "CLTRAIN_S3_METADATA"};
+static const char *const variables[] = {"AWS_ACCESS_KEY_ID",
+                                        "AWS_SECRET_ACCESS_KEY",
+                                        "AWS_SESSION_TOKEN",
+                                        "AWS_PROFILE",
+                                        "AWS_REGION",
+                                        "AWS_DEFAULT_REGION",
+                                        "AWS_ENDPOINT_URL_S3",
+                                        "AWS_ENDPOINT_URL",
+                                        "S3_ENDPOINT_URL",
+                                        "AWS_SHARED_CREDENTIALS_FILE",
+                                        "AWS_CONFIG_FILE",
+                                        "CLTRAIN_S3_STYLE",
+                                        "CLTRAIN_S3_INSECURE",
+                                        "CLTRAIN_S3_METADATA",
+                                        "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+                                        "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+                                        "AWS_CONTAINER_AUTHORIZATION_TOKEN"};
 
 static void write_file(const char *name, const char *text) {
     char *path = clt_path_join(folder, name);
@@ -158,19 +174,180 @@ static void processes(void **state) {
     refused("SecretAccessKey");
 }
 
+/* The end of a program that nobody waits for would be seen here. */
+static void within(const char *command, double seconds, clt_status want, const char *message) {
+    clt_s3_credentials c = {0};
+    const double before = clt_now();
+    assert_int_equal(clt_s3_from_process(command, seconds, &c), want);
+    assert_true(clt_now() - before < 5);
+    assert_null(c.access_key);
+    if (message && !strstr(clt_last_error(), message))
+        fail_msg("'%s' does not contain '%s'", clt_last_error(), message);
+    assert_null(strstr(clt_last_error(), FILE_SECRET));
+}
+
+#define KEYS "\"AccessKeyId\": \"A\", \"SecretAccessKey\": \"" FILE_SECRET "\""
+
+static void processes_that_misbehave(void **state) {
+    (void)state;
+    within("sleep 30", 0.3, CLT_BAD_CONFIG, "within 0.3 s");
+    within("exec >&-; sleep 30", 0.3, CLT_BAD_CONFIG, "within 0.3 s"); /* its output ends before it does */
+    within("yes " FILE_SECRET, 20, CLT_BAD_CONFIG, "64 KiB");
+    within("kill -9 $$", 20, CLT_BAD_CONFIG, "signal 9");
+    within("echo '{\"Version\": 2, " KEYS "}'", 20, CLT_BAD_CONFIG, "Version");
+    within("echo '{" KEYS "}'", 20, CLT_BAD_CONFIG, "Version");
+    within("echo '{\"Version\": 1, " KEYS ", \"Expiration\": 12}'", 20, CLT_BAD_CONFIG, "Expiration");
+    within("echo '{\"Version\": 1, " KEYS ", \"Expiration\": \"soon\"}'", 20, CLT_BAD_CONFIG, "Expiration");
+    within("echo '{\"Version\": 1, " KEYS "'", 20, CLT_BAD_CONFIG, "no JSON");
+    within("echo '[1]'", 20, CLT_BAD_CONFIG, "no JSON");
+}
+
+/* Signals of a run are blocked and ignored; those of the program must not be. */
+static void processes_have_usual_signals(void **state) {
+    (void)state;
+    clt_s3_credentials c = {0};
+    sigset_t set, before;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &set, &before);
+    void (*pipe)(int) = signal(SIGPIPE, SIG_IGN);
+    /* Bit 12 of what is ignored is SIGPIPE; the test itself may ignore others. */
+    tu_assert_ok(clt_s3_from_process("grep -qx 'SigBlk:.0*' /proc/self/status && grep -qx "
+                                     "'SigIgn:.............[02468ace]...' /proc/self/status && "
+                                     "echo '{\"Version\": 1, " KEYS "}'",
+                                     20, &c),
+                 "process");
+    signal(SIGPIPE, pipe);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    assert_string_equal(c.secret_key, FILE_SECRET);
+    clt_s3_credentials_free(&c);
+    assert_null(c.secret_key);
+}
+
+/* What a program says on its standard error reaches nobody. */
+static void processes_are_quiet(void **state) {
+    (void)state;
+    char *path = clt_path_join(folder, "stderr"), *text;
+    fflush(stderr);
+    const int kept = dup(2);
+    assert_non_null(freopen(path, "w", stderr));
+    clt_s3_credentials c = {0};
+    clt_error_quiet(true);
+    assert_int_equal(clt_s3_from_process("echo " FILE_SECRET " >&2; exit 4", 20, &c), CLT_BAD_CONFIG);
+    clt_error_quiet(false);
+    fflush(stderr);
+    dup2(kept, 2);
+    close(kept);
+    tu_assert_ok(clt_io_read_all(path, 1 << 16, &text, NULL), path);
+    assert_string_equal(text, "");
+    clt_free(text);
+    clt_free(path);
+}
+
+static void a_request_to_stop_ends_the_wait(void **state) {
+    (void)state;
+    const clt_context_params p = {.level = CLT_LOG_ERROR};
+    clt_context *c = clt_context_create(&p), *before = clt_context_enter(c);
+    const bool heeded = clt_io_heed_stop(true);
+    clt_context_ask_stop(c, SIGTERM);
+    within("sleep 30", 20, CLT_STOPPED, NULL);
+    clt_io_heed_stop(heeded);
+    clt_context_enter(before);
+    clt_context_destroy(c);
+}
+
+static void refresh_keeps_what_is_gone(void **state) {
+    (void)state;
+    write_file(".aws/credentials", "[default]\naws_access_key_id=A1\naws_secret_access_key=S1\n");
+    clt_s3_config c = read_config();
+    write_file(".aws/credentials", "");
+    assert_int_equal(clt_s3_config_refresh(&c), CLT_BAD_CONFIG);
+    assert_string_equal(c.credentials.secret_key, "S1");
+    write_file(".aws/credentials", "[default]\naws_access_key_id=A2\naws_secret_access_key=S2\n");
+    tu_assert_ok(clt_s3_config_refresh(&c), "refresh");
+    assert_string_equal(c.credentials.secret_key, "S2");
+    clt_s3_config_free(&c);
+}
+
+/* --- metadata of a container --- */
+
+#define OK(body) "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" body
+
+static void metadata_of_a_container(void **state) {
+    (void)state;
+    const fake_step steps[] = {
+        {.reply = OK("{\"AccessKeyId\": \"AC\", \"SecretAccessKey\": \"" FILE_SECRET "\", \"Token\": \"TC\", "
+                     "\"Expiration\": \"2030-01-31T14:00:00+02:00\"}"),
+         .ends = true},
+        {.reply = OK("{\"AccessKeyId\": \"" FILE_SECRET "\"}"), .ends = true},
+        {.reply = "HTTP/1.1 403 No\r\nContent-Length: 0\r\n\r\n"}};
+    fake_server *s = fake_start(steps, CLT_COUNT_OF(steps));
+    setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", fake_url(s), 1);
+    setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN", ENV_SECRET, 1);
+    clt_s3_config c = read_config();
+    assert_null(c.credentials.access_key); /* not asked for */
+    assert_int_equal(fake_requests(s), 0);
+    clt_s3_config_free(&c);
+    setenv("CLTRAIN_S3_METADATA", "1", 1);
+    c = read_config();
+    assert_string_equal(c.credentials.secret_key, FILE_SECRET);
+    assert_string_equal(c.credentials.session_token, "TC");
+    assert_true(c.credentials.expires == 1896091200.0);
+    assert_non_null(strstr(fake_request(s, 0), "uthorization: " ENV_SECRET "\r\n"));
+    char *text = clt_s3_config_describe(&c);
+    assert_null(strstr(text, "SECRET"));
+    assert_null(strstr(text, FILE_SECRET));
+    assert_non_null(strstr(text, "container"));
+    clt_free(text);
+    clt_s3_config_free(&c);
+    refused("SecretAccessKey");
+    refused("gave no credentials");
+    setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN", ENV_SECRET "\r\nx-more: 1", 1);
+    refused("AWS_CONTAINER_AUTHORIZATION_TOKEN");
+    /* The token would go to other hosts unencrypted. */
+    static const char *const places[] = {
+        "http://metadata.example/",      "http://127.example/", "http://127.0.0.1@store.example/",
+        "http://169.254.170.2.example/", "ftp://127.0.0.1/",    "http://127.0.0.1/\n"};
+    for (size_t i = 0; i < CLT_COUNT_OF(places); i++) {
+        setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", places[i], 1);
+        refused("AWS_CONTAINER_CREDENTIALS_FULL_URI");
+    }
+    unsetenv("AWS_CONTAINER_CREDENTIALS_FULL_URI");
+    setenv("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "@127.0.0.1/x", 1);
+    refused("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI");
+    assert_int_equal(fake_requests(s), 3);
+    fake_stop(s);
+}
+
 static void what_is_refused(void **state) {
     (void)state;
     setenv("AWS_SECRET_ACCESS_KEY", ENV_SECRET, 1);
     refused("AWS_ACCESS_KEY_ID is not");
     environment_keys();
-    static const char *const endpoints[] = {"store.example", "ftp://store.example",    "https://",
-                                            "https://a/b",   "https://user:word@host", "https://:80"};
+    static const char *const endpoints[] = {"store.example",
+                                            "ftp://store.example",
+                                            "https://",
+                                            "https://a/b",
+                                            "https://user:" ENV_SECRET "@host",
+                                            "https://:80",
+                                            "https://h:0",
+                                            "https://h:65536",
+                                            "https://h:1x",
+                                            "https://[::1",
+                                            "https://[x]:1",
+                                            "https://h\ni"};
     for (size_t i = 0; i < CLT_COUNT_OF(endpoints); i++) {
         setenv("AWS_ENDPOINT_URL", endpoints[i], 1);
         refused("AWS_ENDPOINT_URL");
     }
     setenv("AWS_ENDPOINT_URL", "http://store.example:9000", 1);
     refused("CLTRAIN_S3_INSECURE=store.example");
+    /* Names that begin like an address of this machine. */
+    setenv("AWS_ENDPOINT_URL", "http://127.store.example", 1);
+    refused("CLTRAIN_S3_INSECURE");
+    setenv("AWS_ENDPOINT_URL", "http://localhost.store.example", 1);
+    refused("CLTRAIN_S3_INSECURE");
+    setenv("AWS_ENDPOINT_URL", "http://store.example:9000", 1);
     setenv("CLTRAIN_S3_INSECURE", "a,store.example", 1);
     clt_s3_config c = read_config();
     clt_s3_config_free(&c);
@@ -187,6 +364,27 @@ static void what_is_refused(void **state) {
     refused("eu/west");
 }
 
+/* A line end in a key would end the header that it is sent in. */
+static void keys_are_printable(void **state) {
+    (void)state;
+    static const char *const names[] = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"};
+    static const char *const bad[] = {ENV_SECRET "\r", ENV_SECRET "\nx-more: 1", ENV_SECRET " b", "\xc3\xbc"};
+    for (size_t i = 0; i < CLT_COUNT_OF(names); i++)
+        for (size_t k = 0; k < CLT_COUNT_OF(bad); k++) {
+            environment_keys();
+            unsetenv("AWS_SESSION_TOKEN");
+            setenv(names[i], bad[k], 1);
+            refused("from the environment");
+        }
+    unsetenv("AWS_ACCESS_KEY_ID");
+    unsetenv("AWS_SECRET_ACCESS_KEY");
+    write_file("keys.json", "{\"Version\": 1, " KEYS ", \"SessionToken\": \"a\\r\\nb: c\"}");
+    write_file(".aws/config", "[default]\ncredential_process = cat \"$HOME/keys.json\"\n");
+    refused("session token");
+    setenv("AWS_CONFIG_FILE", "s3://bucket/config", 1);
+    refused("local");
+}
+
 static void malformed_files(void **state) {
     (void)state;
     write_file(".aws/credentials", "[default]\naws_access_key_id = A\n" FILE_SECRET "\n");
@@ -196,16 +394,25 @@ static void malformed_files(void **state) {
     write_file(".aws/credentials", "[default]\n = x\n");
     refused("credentials:2");
     write_file(".aws/credentials", "[default]\naws_secret_access_key = " FILE_SECRET "\n");
-    refused("only one of");
+    refused("credentials:2: profile default has only one of");
 }
 
 int main(int argc, char **argv) {
     tu_init(argc, argv);
     folder = clt_format("/tmp/test_s3_config.%ld", (long)getpid());
-    static const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(nothing_is_set, fresh),     cmocka_unit_test_setup(environment_wins, fresh),
-        cmocka_unit_test_setup(files_and_profiles, fresh), cmocka_unit_test_setup(processes, fresh),
-        cmocka_unit_test_setup(what_is_refused, fresh),    cmocka_unit_test_setup(malformed_files, fresh)};
+    static const struct CMUnitTest tests[] = {cmocka_unit_test_setup(nothing_is_set, fresh),
+                                              cmocka_unit_test_setup(environment_wins, fresh),
+                                              cmocka_unit_test_setup(files_and_profiles, fresh),
+                                              cmocka_unit_test_setup(processes, fresh),
+                                              cmocka_unit_test_setup(processes_that_misbehave, fresh),
+                                              cmocka_unit_test_setup(processes_have_usual_signals, fresh),
+                                              cmocka_unit_test_setup(processes_are_quiet, fresh),
+                                              cmocka_unit_test_setup(a_request_to_stop_ends_the_wait, fresh),
+                                              cmocka_unit_test_setup(refresh_keeps_what_is_gone, fresh),
+                                              cmocka_unit_test_setup(metadata_of_a_container, fresh),
+                                              cmocka_unit_test_setup(what_is_refused, fresh),
+                                              cmocka_unit_test_setup(keys_are_printable, fresh),
+                                              cmocka_unit_test_setup(malformed_files, fresh)};
     const int failed = tu_run(tests, CLT_COUNT_OF(tests));
     clt_io_remove_tree(folder);
     clt_free(folder);
