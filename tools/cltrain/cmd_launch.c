@@ -90,14 +90,16 @@ static void add_all(clt_strv *v, const char *const *words) {
 }
 
 /* Open MPI passes the environment only to the ranks of this host. These options pass the variables that
- * cltrain and OpenCL read to the other hosts. */
+ * cltrain, OpenCL and object stores read to the other hosts. Only names are on the command line, which others
+ * on the host can read; mpirun sends the values itself. */
 static void environment_words(clt_strv *v) {
-    static const clt_env_id others[] = {CLT_ENV_OCL_ICD_VENDORS, CLT_ENV_LD_LIBRARY_PATH};
+    static const clt_env_id others[] = {CLT_ENV_OCL_ICD_VENDORS, CLT_ENV_LD_LIBRARY_PATH,
+                                        CLT_ENV_S3_ENDPOINT_URL};
     for (int i = 0; i < CLT_ENV_COUNT; i++) {
-        bool wanted = strncmp(clt_env_name((clt_env_id)i), "CLTRAIN_", 8) == 0;
+        const char *name = clt_env_name((clt_env_id)i);
+        bool wanted = strncmp(name, "CLTRAIN_", 8) == 0 || strncmp(name, "AWS_", 4) == 0;
         for (size_t k = 0; k < CLT_COUNT_OF(others); k++) wanted |= others[k] == (clt_env_id)i;
-        if (wanted && clt_env((clt_env_id)i))
-            add_all(v, (const char *const[]){"-x", clt_env_name((clt_env_id)i), NULL});
+        if (wanted && clt_env((clt_env_id)i)) add_all(v, (const char *const[]){"-x", name, NULL});
     }
 }
 
