@@ -121,8 +121,8 @@ static int uploads_page(clt_s3 *s, const char *bucket, const char *prefix, clt_s
                      .method = "GET",
                      .bucket = bucket,
                      .key = ""};
+    /* Without encoding-type=url: SeaweedFS then says that keys are encoded, but does not encode them. */
     clt_s3_call_query(&c, "uploads", "");
-    clt_s3_call_query(&c, "encoding-type", "url");
     clt_s3_call_query(&c, "prefix", prefix);
     clt_s3_call_query(&c, "key-marker", key);
     clt_s3_call_query(&c, "upload-id-marker", upload);
