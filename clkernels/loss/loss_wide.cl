@@ -118,6 +118,7 @@ loss(__global elem *logits, ulong logits_off, __global const int *targets, ulong
         if (item == 0) token_loss[token_loss_off + row] = target < 0 ? 0.0f : NAN;
         if (item == 0 && correct) correct[correct_off + row] = 0;
 #if GRAD
+        barrier(CLK_GLOBAL_MEM_FENCE); /* all items have loaded z */
         for (size_t i = item; i < n; i += WG) CLT_STORE(TYPE, 0.0f, x + i);
 #endif
         return;
