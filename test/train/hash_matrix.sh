@@ -3,13 +3,14 @@
 # larger model) do not depend on ranks, devices, drivers, threads, transport, microbatch, recomputation, or on being stopped
 # and resumed.
 #   test/train/hash_matrix.sh [PART ...]   only these parts: ranks mixed microbatch drivers transport recompute resume
-#                                          evaluation plain stages eight fp8 oclgrind; under a sanitizer only a few of them
+#                                          evaluation plain stages eight fp8 store oclgrind; under a sanitizer only a few
+#                                          of them
 #   TEST_COMPLETE=1   all pairs of settings (test/long/hash_matrix.sh); otherwise each setting in few of them
 # timeout: 3600
 # at leisure: it compares bits, and no clock
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 pocl=pocl
-parts="ranks mixed microbatch drivers transport recompute resume evaluation plain stages eight fp8 oclgrind"
+parts="ranks mixed microbatch drivers transport recompute resume evaluation plain stages eight fp8 store oclgrind"
 [ -z "${TEST_SANITIZER:-}" ] || parts="microbatch transport recompute evaluation"
 parts=" ${*:-$parts} "
 intel=$(has_platform intel && echo yes)
@@ -34,10 +35,10 @@ run() {
         save_folder="$folder" "$@") >"$folder.log" 2>&1
 }
 
-# same NAME FOLDER: compares a run with the reference
+# same NAME FOLDER [URL]: compares a run with the reference. URL: where its checkpoints are, otherwise in FOLDER.
 same() {
     local hash steps
-    hash=$("$cltrain" ckpt hash "$tmp/$2" 2>&1)
+    hash=$("$cltrain" ckpt hash "${3:-$tmp/$2}" 2>&1)
     if ! steps=$(diff <(steps_of "$tmp/$reference") <(steps_of "$tmp/$2") 2>&1); then
         fail "$1: losses or gradient norms differ:"
         head -n 6 <<<"$steps"
@@ -254,6 +255,56 @@ fp8() {
     compare "8-bit floating point: Intel's runtime" intel 1
 }
 
+# stored FOLDER DEVICE RANKS [key=value ...]: data from a bucket into a cold cache, checkpoints into the bucket; each start
+# has an empty working folder, as on another host.
+stored() {
+    local folder=$tmp/$1 device=$2 ranks=$3
+    rm -rf "$folder"
+    mkdir "$folder"
+    cp "$golden/$set/train.yaml" "$folder/"
+    (cd "$folder" && on_ranks "$ranks" train -q --device "$device" "${conf[@]}" run_name=it load_path="$golden/$set/hf" \
+        train_loader.dataset.remote="s3://$TEST_BUCKET/mds" train_loader.dataset.local=cache \
+        save_folder="s3://$TEST_BUCKET/runs/$1" "${@:4}") >"$folder.log" 2>&1
+}
+
+# same_stored NAME FOLDER
+same_stored() {
+    mv "$tmp/$2" "$tmp/$2.host"
+    mv "$tmp/$2.host/runs/it" "$tmp/$2"
+    rm -r "$tmp/$2.host"
+    same "$1" "$2" "s3://$TEST_BUCKET/runs/$2"
+}
+
+# compare_stored NAME FOLDER DEVICE RANKS [key=value ...]
+compare_stored() {
+    stored "${@:2}" || { tail -n 5 "$tmp/$2.log"; fail "$1"; return; }
+    same_stored "$1" "$2"
+}
+
+# Data and checkpoints in an object store.
+store() {
+    local i n=(2 1 4 1) end=(4 9 15 20) device
+    . test/store.sh
+    [ -x "$BUILD/object/bin/weed" ] || { echo "SKIP: SeaweedFS is not installed (tools/setup.sh --check): no object store"; return; }
+    store_start
+    set=mpt-variants steps=20 reference=options
+    conf=("${options[@]}")
+    want=$("$cltrain" ckpt hash "$tmp/options")
+    "$store_python" -c 'import boto3, os, pathlib, sys
+for f in pathlib.Path(sys.argv[1]).rglob("*"):
+    if f.is_file(): boto3.client("s3").upload_file(f, os.environ["TEST_BUCKET"], "mds/%s" % f.relative_to(sys.argv[1]))' \
+        "$golden/$set/mds" || { fail "the upload"; return; }
+    compare_stored "object store: 1 rank" one $pocl 1 train_loader.dataset.cache_limit=200kb
+    compare_stored "object store: 3 ranks, stage 2" three $pocl 3 cltrain.zero_stage=2
+    [ -z "$intel" ] || compare_stored "object store: 2 ranks: Intel, PoCL" two intel,pocl 2
+    for i in 0 1 2 3; do
+        device=$pocl
+        [ -z "$intel" ] || [ $i != 1 ] || device=intel
+        stored legs "$device" "${n[i]}" max_duration="${end[i]}ba" || { tail -n 5 "$tmp/legs.log"; fail "leg $i"; return; }
+    done
+    same_stored "object store: resumed $i times from an empty folder, with other numbers of ranks" legs
+}
+
 # Two steps of a tiny model under Oclgrind, which runs every work-item on its own interpreter.
 under_oclgrind() {
     command -v oclgrind >/dev/null || { echo "SKIP: oclgrind is not installed"; return; }
@@ -275,7 +326,7 @@ wants() { [[ $parts == *" $1 "* ]]; }
 oclgrind=$!
 make_reference options
 sensitive
-for part in ranks mixed microbatch drivers transport recompute resume evaluation plain stages eight fp8; do
+for part in ranks mixed microbatch drivers transport recompute resume evaluation plain stages eight fp8 store; do
     wants $part && $part
 done
 wait $oclgrind || failed=1
