@@ -59,7 +59,7 @@ FUZZ_BIN := $(FUZZ_SRC:%.c=$(BUILD)/%)
 TEST_LIB_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard test/*.c))
 
 .PHONY: FORCE all lib tests fuzz help clean setup setup-check demo check check-long hop-table hop-curves test lint bench \
-	bench-gpu bench-multi asan ubsan fuzz-run check-amd man docs install uninstall deb
+	bench-gpu bench-multi bench-object asan ubsan fuzz-run check-amd man docs install uninstall deb
 all: $(BUILD)/cltrain $(BUILD)/clbench $(BUILD)/$(SONAME) tests fuzz
 lib: $(BUILD)/libcltrain.a $(BUILD)/$(SONAME)
 tests: $(TEST_BIN)
@@ -79,6 +79,7 @@ help:
 ## make bench        compares the speed on this CPU with the other systems that are installed
 ## make bench-gpu    compares the speed on a GPU with PyTorch on the same card
 ## make bench-multi  compares training on two GPUs with PyTorch (DDP, FSDP2, NCCL) and with one GPU (PARTS= selects)
+## make bench-object  compares transfers to and from an object store with rclone and boto3 (PARTS= selects)
 ## make asan ubsan   runs the tests with small shapes under a sanitizer, in build-asan/ and build-ubsan/
 ## make check-amd    runs the kernels as AMD machine code on an emulator, EMULATOR=its source tree (tools/amd)
 ## make docs         writes docs/configuration.md from the program's table of keys
@@ -183,6 +184,9 @@ bench-gpu:
 bench-multi:
 	@+$(MAKE) --no-print-directory -s -j$(JOBS) all
 	@BUILD=$(BUILD) tools/bench_multi.sh $(if $(PARTS),--parts "$(PARTS)")
+bench-object:
+	@+$(MAKE) --no-print-directory -s -j$(JOBS) all
+	@BUILD=$(BUILD) tools/bench_object.sh $(if $(PARTS),--parts "$(PARTS)")
 asan:
 	@+BUILD=build-asan JOBS=$(JOBS) test/sanitize.sh address $(T)
 ubsan:

@@ -3,6 +3,9 @@
 #     . test/store.sh && store_start
 # starts it on loopback with keys made for this run, makes the bucket $TEST_BUCKET, and exports the variables that the AWS
 # tools and cltrain read. It ends with the script. Without the server the script ends as skipped.
+# Set before it for a store on another "host" of hosts.sh: $store_address, and commands in front of the server and of its
+# first client: $store_in, $store_client.
+store_address=127.0.0.1 store_in=() store_client=()
 
 store_python=$BUILD/object/bin/python
 store_dir=$tmp/store
@@ -45,7 +48,7 @@ EOF
 }
 
 store_run() {
-    "$BUILD/object/bin/weed" server -dir="$store_dir/data" -s3 -ip=127.0.0.1 -ip.bind=127.0.0.1 -master.telemetry=false \
+    "${store_in[@]}" "$BUILD/object/bin/weed" server -dir="$store_dir/data" -s3 -ip="$store_address" -ip.bind="$store_address" -master.telemetry=false \
         -s3.port.iceberg=0 -s3.port.lance=0 -s3.config="$store_dir/s3.json" -s3.port="${ports[0]}" \
         -master.port="${ports[1]}" -volume.port="${ports[2]}" -filer.port="${ports[3]}" -volume.max=50 \
         -master.volumeSizeLimitMB=256 >"$store_dir/log" 2>&1 &
@@ -56,7 +59,7 @@ store_run() {
 store_wait() {
     local i
     for ((i = 0; i < 150; i++)); do
-        "$store_python" - <<'PY' 2>/dev/null && return 0
+        "${store_client[@]}" "$store_python" - <<'PY' 2>/dev/null && return 0
 import os, boto3
 from botocore.config import Config
 s3 = boto3.client("s3", config=Config(connect_timeout=1, read_timeout=5, retries={"max_attempts": 0}))

