@@ -1,16 +1,16 @@
-/* Decoupled AdamW and Lion over a contiguous piece of the slab, in place (docs/numerics.md has the formulas
- * with every rounding). Nothing is written unless status[2] is 1.
+/* AdamW, Lion and SGD over a contiguous piece of the slab, in place (docs/numerics.md has the formulas with
+ * every rounding). Nothing is written unless status[2] is 1.
  *
  *   p, g, m, v        fp32, `count` elements (a multiple of 64)
- *   groups            array of clt_optimizer_group (10 floats each, see GROUP_* below)
+ *   groups            array of clt_optimizer_group (12 floats each, see below)
  *   group_of_block    one byte per 64 elements
  *   status            {norm, clip coefficient, finite flag}
  *   copy              receives the new weights as COPY_TYPE, also those of frozen groups; an argument with
  *                     HAS_COPY 1
  *   LANES, SEG        include/clt_lane.clh; SEG is 1 or a multiple of 64
  *
- * Global size {work-items}. Requires nothing. Memory bound: AdamW 28, Lion 20 bytes per element, a 16-bit
- * copy 2 more. */
+ * Global size {work-items}. Requires nothing. Memory bound: AdamW 28, Lion and SGD 20 bytes per element, a
+ * 16-bit copy 2 more. */
 #include "../include/clt_lane.clh"
 
 #ifndef HAS_COPY
@@ -26,7 +26,7 @@ typedef CLT_T(COPY_TYPE) copy_elem;
 #define PUT_COPY(v, at)
 #endif
 
-#define GROUP_FLOATS 10
+#define GROUP_FLOATS 12
 #define LR s[0]
 #define DECAY s[1]
 #define STEP_SIZE s[2]
@@ -37,13 +37,15 @@ typedef CLT_T(COPY_TYPE) copy_elem;
 #define ONE_MINUS_BETA2 s[7]
 #define EPS s[8]
 #define FROZEN s[9]
+#define L2 s[10]
+#define NESTEROV s[11]
 
 /* Values below 2^-126 become +0: idle rows would otherwise keep denormal numbers, which slow CPUs down. */
 static inline VEC flush(VEC x) {
     return ((x < 0x1p-126f) & (x > -0x1p-126f)) ? (VEC)(0.0f) : x;
 }
 
-/* Both optimizers process blocks of 64 elements, so that the group's values are read once per block. */
+/* All process blocks of 64 elements, so that the group's values are read once per block. */
 #define BLOCK (SEG < 64 ? SEG : 64)
 #define FOR_BLOCKS(b, count)                                                                                 \
     for (size_t b = get_global_id(0) * SEG, b##_end = b + SEG < (count) ? b + SEG : (count); b < b##_end;    \
@@ -87,7 +89,7 @@ __kernel void lion(ulong count, __global float *p, ulong p_off, __global const f
                    __global float *m, ulong m_off, __global const float *groups, ulong groups_off,
                    __global const uchar *group_of_block, ulong group_of_block_off,
                    __global const float *status, ulong status_off,
-                    __global copy_elem *copy, ulong copy_off) {
+                   __global copy_elem *copy, ulong copy_off) {
     if (status[status_off + 2] != 1.0f) return;
     float clip = status[status_off + 1];
     p += p_off, g += g_off, m += m_off, copy += copy_off;
@@ -108,6 +110,36 @@ __kernel void lion(ulong count, __global float *p, ulong p_off, __global const f
             VSTORE(pi, p + i, LANES);
             PUT_COPY(pi, i);
             VSTORE(flush(fma((VEC)(omb2), d, mi)), m + i, LANES);
+        }
+    }
+}
+
+/* BETA1 is the momentum. */
+__kernel void sgd(ulong count, __global float *p, ulong p_off, __global const float *g, ulong g_off,
+                  __global float *m, ulong m_off, __global const float *groups, ulong groups_off,
+                  __global const uchar *group_of_block, ulong group_of_block_off,
+                  __global const float *status, ulong status_off,
+                  __global copy_elem *copy, ulong copy_off) {
+    if (status[status_off + 2] != 1.0f) return;
+    float clip = status[status_off + 1];
+    p += p_off, g += g_off, m += m_off, copy += copy_off;
+    FOR_BLOCKS(b, count) {
+        __global const float *s =
+            groups + groups_off + group_of_block[group_of_block_off + b / 64] * (size_t)GROUP_FLOATS;
+        if (FROZEN != 0.0f) {
+            COPY_BLOCK(b);
+            continue;
+        }
+        const float lr = LR, l2 = L2, momentum = BETA1;
+        const bool nesterov = NESTEROV != 0.0f;
+        for (size_t i = b; i < b + BLOCK; i += LANES) {
+            VEC pi = VLOAD(p + i, LANES);
+            const VEC gi = fma((VEC)(l2), pi, VLOAD(g + i, LANES) * clip);
+            const VEC mi = flush(fma((VEC)(momentum), VLOAD(m + i, LANES), gi));
+            pi = pi - lr * (nesterov ? fma((VEC)(momentum), mi, gi) : mi);
+            VSTORE(pi, p + i, LANES);
+            PUT_COPY(pi, i);
+            VSTORE(mi, m + i, LANES);
         }
     }
 }

@@ -1,4 +1,4 @@
-/* Decoupled AdamW and Lion over pieces of the slab. */
+/* AdamW, Lion and SGD over pieces of the slab. */
 #include "runtime/device/clt_slab.h"
 #include "runtime/ops/clt_op_slab.h"
 #include "runtime/ops/clt_rowwise.h"
@@ -12,8 +12,10 @@ static clt_status adamw(clt_ops *ops, const clt_variant *v, const clt_optimizer_
                              16);
 }
 
-static clt_status lion(clt_ops *ops, const clt_variant *v, const clt_optimizer_params *p, uint64_t count) {
-    return clt_vector_launch(ops, v, "lion", count,
+/* One without a second moment. */
+static clt_status simple(clt_ops *ops, const clt_variant *v, const char *kernel,
+                         const clt_optimizer_params *p, uint64_t count) {
+    return clt_vector_launch(ops, v, kernel, count,
                              (clt_arg[]){CLT_REF(p->p), CLT_REF(p->g), CLT_REF(p->m), CLT_REF(p->groups),
                                          CLT_REF(p->group_of_block), CLT_REF(p->status),
                                          CLT_REF(p->copy.ref)},
@@ -29,7 +31,9 @@ static const clt_optimizer_group check_group = {.lr = 1e-3f,
                                                 .one_minus_beta1 = 0.1f,
                                                 .one_minus_beta2 = 0.05f,
                                                 .eps = 1e-8f,
-                                                .frozen = 0.0f};
+                                                .frozen = 0.0f,
+                                                .l2 = 0.01f,
+                                                .nesterov = 1.0f};
 
 /* Two blocks of 64 elements of one group, with each optimizer, with a copy as in the call. */
 static clt_status check(clt_ops *ops, const clt_variant *v, void *ctx) {
@@ -51,12 +55,12 @@ static clt_status check(clt_ops *ops, const clt_variant *v, void *ctx) {
     const clt_dtype type = call->copy.type;
     if (clt_tensor_present(call->copy))
         p.copy = clt_tensor_vector(clt_check_place(v, type, clt_ref_at(part[P], N)), type);
-    for (int l = 0; l < 2; l++) {
-        CLT_TRY(l ? lion(ops, v, &p, N) : adamw(ops, v, &p, N));
-        if (l)
-            clt_ref_lion(N, h[P], h[G], h[M], &check_group, status[1]);
-        else
-            clt_ref_adamw(N, h[P], h[G], h[M], h[V], &check_group, status[1]);
+    static const char *const kernel[] = {"adamw", "lion", "sgd"};
+    for (int k = 0; k < 3; k++) {
+        CLT_TRY(k ? simple(ops, v, kernel[k], &p, N) : adamw(ops, v, &p, N));
+        if (k == 0) clt_ref_adamw(N, h[P], h[G], h[M], h[V], &check_group, status[1]);
+        if (k == 1) clt_ref_lion(N, h[P], h[G], h[M], &check_group, status[1]);
+        if (k == 2) clt_ref_sgd(N, h[P], h[G], h[M], &check_group, status[1]);
         if (clt_tensor_present(p.copy))
             CLT_TRY(clt_variant_compare_as(ops, type, "optimizer, copy", p.copy.ref, h[P], N));
     }
@@ -95,5 +99,11 @@ clt_status clt_op_adamw(clt_ops *ops, const clt_optimizer_params *p) {
 clt_status clt_op_lion(clt_ops *ops, const clt_optimizer_params *p) {
     const clt_variant *v;
     CLT_TRY(pick(ops, p, &v));
-    return lion(ops, v, p, p->chunks * CLT_CHUNK);
+    return simple(ops, v, "lion", p, p->chunks * CLT_CHUNK);
+}
+
+clt_status clt_op_sgd(clt_ops *ops, const clt_optimizer_params *p) {
+    const clt_variant *v;
+    CLT_TRY(pick(ops, p, &v));
+    return simple(ops, v, "sgd", p, p->chunks * CLT_CHUNK);
 }

@@ -49,14 +49,17 @@ clt_status clt_op_clip_values(clt_ops *ops, clt_ref g, uint64_t count, float lim
 clt_status clt_op_add(clt_ops *ops, clt_ref dst, clt_ref src, uint64_t count);
 
 /* The constants of one parameter group for step t. The host computes each in double and rounds it once
- * (docs/numerics.md). The layout is that of 10 floats, which kernels read. */
+ * (docs/numerics.md). The layout is that of 12 floats, which kernels read. */
 typedef struct {
-    float lr;              /* Lion: learning rate lr_t; AdamW does not read it */
-    float decay;           /* factor of the weights: 1 - (lr_t / lr_0) * weight_decay; 1: no decay */
+    float lr;              /* Lion, SGD: learning rate lr_t; AdamW does not read it */
+    float decay;           /* AdamW, Lion: factor of the weights, which includes the decay; 1: none */
     float step_size;       /* AdamW: lr_t / (1 - beta1^t) */
     float bias_correction; /* AdamW: sqrt(1 - beta2^t) */
-    float beta1, beta2, one_minus_beta1, one_minus_beta2, eps;
-    float frozen; /* nonzero: p, m and v of this group are not updated */
+    float beta1;           /* SGD: the momentum */
+    float beta2, one_minus_beta1, one_minus_beta2, eps;
+    float frozen;   /* nonzero: p, m and v of this group are not updated */
+    float l2;       /* SGD: weight_decay, whose product with the weight is added to the gradient */
+    float nesterov; /* SGD: nonzero: Nesterov's momentum */
 } clt_optimizer_group;
 enum { CLT_MAX_PARAM_GROUPS = 64 };
 
@@ -65,8 +68,8 @@ enum { CLT_MAX_PARAM_GROUPS = 64 };
  * CLT_FAIL if no variant supports copy's type. */
 typedef struct {
     uint64_t chunks;
-    clt_ref p, g, m, v;     /* weights, gradients, first and second moment: [chunks * 65536]; Lion: no v */
-    clt_ref groups;         /* floats, laid out as an array of clt_optimizer_group */
+    clt_ref p, g, m, v; /* weights, gradients, first and second moment: [chunks * 65536]; Lion, SGD: no v */
+    clt_ref groups;     /* floats, laid out as an array of clt_optimizer_group */
     clt_ref group_of_block; /* uint8 [chunks * 1024], off counts bytes: the index in `groups` of each 64
                              * consecutive elements (tensors start at multiples of 64) */
     clt_ref status;         /* [3], of clt_op_norm_status */
@@ -75,5 +78,6 @@ typedef struct {
 } clt_optimizer_params;
 clt_status clt_op_adamw(clt_ops *ops, const clt_optimizer_params *p);
 clt_status clt_op_lion(clt_ops *ops, const clt_optimizer_params *p);
+clt_status clt_op_sgd(clt_ops *ops, const clt_optimizer_params *p);
 
 #endif

@@ -1,5 +1,5 @@
-/* AdamW and Lion over pieces of the slab: every variant on every device compared with the oracle, and the
- * oracle with the published formulas in double. */
+/* AdamW, Lion and SGD over pieces of the slab: every variant on every device compared with the oracle, and
+ * the oracle with the published formulas in double. */
 #include "test/test_util.h"
 
 #include <math.h>
@@ -10,7 +10,8 @@
 
 enum { GROUPS = 3, BLOCK = 64 };
 
-/* As in the trainer: in double, rounded once. Group 2 is frozen, group 1 has no weight decay. */
+/* As in the trainer: in double, rounded once. Group 2 is frozen; group 1 has no weight decay, and Nesterov's
+ * momentum. */
 static void make_groups(clt_optimizer_group g[GROUPS], int step) {
     const double lr0 = 2e-3, lr = 1.5e-3, b1 = 0.9, b2 = 0.95, wd = 0.01;
     for (int i = 0; i < GROUPS; i++)
@@ -23,7 +24,9 @@ static void make_groups(clt_optimizer_group g[GROUPS], int step) {
                                      .one_minus_beta1 = (float)(1.0 - b1),
                                      .one_minus_beta2 = (float)(1.0 - b2),
                                      .eps = 1e-8f,
-                                     .frozen = i == 2 ? 1.0f : 0.0f};
+                                     .frozen = i == 2 ? 1.0f : 0.0f,
+                                     .l2 = i == 1 ? 0.0f : (float)wd,
+                                     .nesterov = i == 1 ? 1.0f : 0.0f};
 }
 
 typedef struct {
@@ -56,8 +59,10 @@ static void expect(const char *what, clt_ref r, const float *want, size_t n) {
     tu_assert_words(what, tu_download(r, n), want, n);
 }
 
+typedef enum { ADAMW, LION, SGD, KINDS } kind;
+
 /* One step; flag 0: nothing may change. copy_type: a clt_dtype, or -1: no copy. */
-static void optimizer_case(int d, bool lion, uint64_t chunks, bool extreme, float flag, int copy_type) {
+static void optimizer_case(int d, kind k, uint64_t chunks, bool extreme, float flag, int copy_type) {
     host_state s = make_state(chunks, extreme);
     clt_optimizer_group group[GROUPS];
     make_groups(group, 3);
@@ -75,14 +80,15 @@ static void optimizer_case(int d, bool lion, uint64_t chunks, bool extreme, floa
     float *copy = tu_random(s.n, 13, 1.0f);
     const clt_dtype type = copy_type < 0 ? CLT_F32 : (clt_dtype)copy_type;
     if (copy_type >= 0) p.copy = clt_tensor_vector(tu_upload_rounded(d, type, copy, s.n), type);
-    tu_assert_ok(lion ? clt_op_lion(tu_ops(d), &p) : clt_op_adamw(tu_ops(d), &p), "optimizer");
+    clt_status (*const op[])(clt_ops *, const clt_optimizer_params *) = {clt_op_adamw, clt_op_lion,
+                                                                         clt_op_sgd};
+    tu_assert_ok(op[k](tu_ops(d), &p), "optimizer");
     for (size_t b = 0; flag == 1.0f && b < s.n / BLOCK; b++) {
         size_t i = b * BLOCK;
         const clt_optimizer_group *g = &group[s.block[b]];
-        if (lion)
-            clt_ref_lion(BLOCK, s.p + i, s.g + i, s.m + i, g, status[1]);
-        else
-            clt_ref_adamw(BLOCK, s.p + i, s.g + i, s.m + i, s.v + i, g, status[1]);
+        if (k == ADAMW) clt_ref_adamw(BLOCK, s.p + i, s.g + i, s.m + i, s.v + i, g, status[1]);
+        if (k == LION) clt_ref_lion(BLOCK, s.p + i, s.g + i, s.m + i, g, status[1]);
+        if (k == SGD) clt_ref_sgd(BLOCK, s.p + i, s.g + i, s.m + i, g, status[1]);
     }
     if (flag == 1.0f) memcpy(copy, s.p, s.n * sizeof *copy);
     clt_ref_round(type, copy, s.n);
@@ -98,12 +104,12 @@ static void optimizer_case(int d, bool lion, uint64_t chunks, bool extreme, floa
 
 static void run_variant(int d, const char *id) {
     (void)id;
-    for (int lion = 0; lion < 2; lion++) {
-        optimizer_case(d, lion, 1, false, 1.0f, -1);
+    for (kind k = ADAMW; k < KINDS; k++) {
+        optimizer_case(d, k, 1, false, 1.0f, -1);
         if (tu_tiny()) continue;
-        optimizer_case(d, lion, 3, true, 1.0f, CLT_BF16);
-        optimizer_case(d, lion, 1, true, 1.0f, CLT_F16);
-        optimizer_case(d, lion, 1, false, 0.0f, CLT_BF16);
+        optimizer_case(d, k, 3, true, 1.0f, CLT_BF16);
+        optimizer_case(d, k, 1, true, 1.0f, CLT_F16);
+        optimizer_case(d, k, 1, false, 0.0f, CLT_BF16);
     }
 }
 
@@ -162,6 +168,32 @@ static void lion_follows_its_formula(void **state) {
     clt_free(p);
 }
 
+/* PyTorch's rule: weight decay joins the gradient; Nesterov's step looks ahead by one momentum. */
+static void sgd_follows_its_formula(void **state) {
+    (void)state;
+    enum { N = 200, STEPS = 5 };
+    const double lr = 1.5e-3, momentum = 0.9, wd = 0.01, clip = 0.5;
+    for (int nesterov = 0; nesterov < 2; nesterov++) {
+        float *p = tu_random(N, 2, 1.0f), m[N] = {0};
+        double dp[N], dm[N] = {0};
+        for (int i = 0; i < N; i++) dp[i] = p[i];
+        for (int t = 1; t <= STEPS; t++) {
+            clt_optimizer_group g[GROUPS];
+            make_groups(g, t);
+            float *grad = tu_random(N, 30 + (uint64_t)t, 0.1f);
+            clt_ref_sgd(N, p, grad, m, &g[nesterov], (float)clip);
+            for (int i = 0; i < N; i++) {
+                const double x = grad[i] * clip + (nesterov ? 0 : wd) * dp[i];
+                dm[i] = t == 1 ? x : momentum * dm[i] + x;
+                dp[i] -= lr * (nesterov ? x + momentum * dm[i] : dm[i]);
+            }
+            clt_free(grad);
+        }
+        tu_assert_close(nesterov ? "SGD, Nesterov" : "SGD", p, dp, N, 1e-6);
+        clt_free(p);
+    }
+}
+
 static void idle_moments_become_zero(void **state) {
     (void)state;
     clt_optimizer_group g[GROUPS];
@@ -178,9 +210,8 @@ static void idle_moments_become_zero(void **state) {
 int main(int argc, char **argv) {
     tu_init(argc, argv);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(adamw_follows_its_formula),
-        cmocka_unit_test(lion_follows_its_formula),
-        cmocka_unit_test(idle_moments_become_zero),
+        cmocka_unit_test(adamw_follows_its_formula), cmocka_unit_test(lion_follows_its_formula),
+        cmocka_unit_test(sgd_follows_its_formula),   cmocka_unit_test(idle_moments_become_zero),
         cmocka_unit_test(optimizers_match),
     };
     return tu_run(tests, CLT_COUNT_OF(tests));

@@ -312,11 +312,81 @@ static void scale_follows_the_rule(void **state) {
     assert_true(s.scale == 0x1p-16 && s.good_steps == 0); /* still a valid scale for later good steps */
 }
 
+/* --- optimizers of PyTorch --- */
+
+/* One step from the same weights: the first tensor with two dimensions before (w) and after (p) it, and its
+ * first moment. */
+typedef struct {
+    size_t n;
+    float *w, *p, *m;
+} first_step;
+
+static first_step step_once(const char *optimizer) {
+    const char *over[] = {optimizer, "algorithms={gradient_clipping: {clipping_threshold: 1.0e9}}"};
+    rig r;
+    int parts, i = 0;
+    open_rig(&r, over, 2);
+    const clt_ckpt_part *part = clt_engine_parts(r.engine, &parts);
+    const clt_slab_table *t = clt_engine_table(r.engine);
+    while (t->entry[i].dims < 2) i++;
+    const uint64_t at = t->entry[i].offset;
+    first_step s = {.n = (size_t)t->entry[i].count};
+    float **into[] = {&s.w, &s.p, &s.m};
+    for (int k = 0; k < 3; k++) *into[k] = clt_malloc(s.n * sizeof(float));
+    const clt_batch b = batch(&r);
+    clt_engine_result result;
+    tu_assert_ok(clt_slab_read(part[0].slab, at, s.w, s.n), "weights");
+    take_step(&r, &b, 1, false, &result);
+    tu_assert_ok(clt_slab_read(part[0].slab, at, s.p, s.n), "weights");
+    tu_assert_ok(clt_slab_read(part[1].slab, at, s.m, s.n), "moments");
+    close_rig(&r);
+    return s;
+}
+
+static void free_step(first_step *s) {
+    clt_free(s->w);
+    clt_free(s->p);
+    clt_free(s->m);
+}
+
+static void assert_about(const char *what, size_t i, double got, double want) {
+    if (fabs(got - want) > 1e-6 * (1 + fabs(want)))
+        fail_msg("%s: element %zu is %.9g, not %.9g", what, i, got, want);
+}
+
+/* The first step of SGD moves by lr times the gradient, which is the momentum then; weight decay joins it,
+ * and Nesterov's rule looks 0.9 of it ahead. AdamW's decay is lr times weight_decay. */
+static void pytorchs_rules(void **state) {
+    (void)state;
+    enum { PLAIN, DECAYED, NESTEROV, ADAM, ADAM_DECAYED, STEPS };
+    static const char *const as[STEPS] = {
+        "optimizer={name: sgd, lr: 0.25, momentum: 0.9, weight_decay: 0}",
+        "optimizer={name: sgd, lr: 0.25, momentum: 0.9, weight_decay: 0.5}",
+        "optimizer={name: sgd, lr: 0.25, momentum: 0.9, weight_decay: 0, nesterov: true}",
+        "optimizer={name: adamw, lr: 0.25, weight_decay: 0}",
+        "optimizer={name: adamw, lr: 0.25, weight_decay: 0.5}"};
+    first_step s[STEPS];
+    double moved = 0;
+    for (int k = 0; k < STEPS; k++) s[k] = step_once(as[k]);
+    for (size_t i = 0; i < s[PLAIN].n; i++) {
+        const double w = s[PLAIN].w[i], g = s[PLAIN].m[i];
+        moved += fabs(g);
+        assert_about("sgd", i, s[PLAIN].p[i], w - 0.25 * g);
+        assert_about("sgd, gradient with decay", i, s[DECAYED].m[i], g + 0.5 * w);
+        assert_about("sgd with decay", i, s[DECAYED].p[i], w - 0.25 * (g + 0.5 * w));
+        assert_about("sgd, nesterov", i, s[NESTEROV].p[i], w - 0.25 * 1.9 * g);
+        assert_about("adamw with decay", i, s[ADAM_DECAYED].p[i], s[ADAM].p[i] - 0.25 * 0.5 * w);
+    }
+    assert_true(moved > 0);
+    for (int k = 0; k < STEPS; k++) free_step(&s[k]);
+}
+
 int main(int argc, char **argv) {
     tu_init(argc, argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loss_alone_is_infinite), cmocka_unit_test(norm_is_left_out),
         cmocka_unit_test(steps_behind_a_bad_one), cmocka_unit_test(overflow_leaves_steps_out),
-        cmocka_unit_test(scale_follows_the_rule), cmocka_unit_test(offloaded_state_has_the_same_bits)};
+        cmocka_unit_test(scale_follows_the_rule), cmocka_unit_test(offloaded_state_has_the_same_bits),
+        cmocka_unit_test(pytorchs_rules)};
     return tu_run(tests, CLT_COUNT_OF(tests));
 }

@@ -29,7 +29,7 @@ rows unmasked 2 attention --suite mpt-small --mask none
 rows norm 2 norm --suite mpt-small --only sum --nominal-bandwidth 50
 rows loss 1 loss --suite mpt-small --type bf16
 rows activation 1 activation --suite mpt-small --only forward
-rows optimizer 3 optimizer --suite mpt-small --type bf16
+rows optimizer 4 optimizer --suite mpt-small --type bf16
 rows copy 2 copy --suite small
 rows cast 1 copy --suite small --type bf16 --only cast
 "$clbench" step --suite cpu --model small --seconds 0.01 --recompute blocks --peak 1 --json "$tmp/step.json" >"$log" 2>&1 || report "clbench step" 1

@@ -325,6 +325,23 @@ static void groups_claim_tensors_in_order(void **state) {
     clt_config_free(c);
 }
 
+static void optimizers_of_pytorch(void **state) {
+    (void)state;
+    clt_config *c = cu_load_with("optimizer={name: adamw, weight_decay: 0.01}");
+    assert_int_equal(c->optimizer.kind, CLT_OPTIMIZER_TORCH_ADAMW);
+    assert_int_equal(clt_optimizer_of(c->optimizer.kind)->moments, 2);
+    clt_config_free(c);
+    c = cu_load_with("optimizer={name: sgd, momentum: 0.9, weight_decay: 0, nesterov: true, param_groups: "
+                     "[{param_str_match: bias$, momentum: 0.5, weight_decay: 0.1}]}");
+    const clt_param_group *g = c->optimizer.groups;
+    assert_true(c->optimizer.kind == CLT_OPTIMIZER_SGD && c->optimizer.nesterov);
+    assert_true(g[0].beta1 == 0.9 && g[0].weight_decay == 0 && g[1].beta1 == 0.5 && g[1].weight_decay == 0.1);
+    clt_config_free(c);
+    c = cu_load_with("optimizer.name=sgd");
+    assert_true(c->optimizer.groups[0].beta1 == 0 && !c->optimizer.nesterov);
+    clt_config_free(c);
+}
+
 static void patterns_without_a_tensor_are_named(void **state) {
     (void)state;
     clt_config *c =
@@ -399,17 +416,12 @@ static void printing_reads_back(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(differences_are_named),
-        cmocka_unit_test(golden_runs_load),
-        cmocka_unit_test(presets_have_foundrys_sizes),
-        cmocka_unit_test(every_key_of_foundry_is_known),
-        cmocka_unit_test(ranks_are_checked),
-        cmocka_unit_test(precision_decides_defaults),
-        cmocka_unit_test(names_are_normalised),
-        cmocka_unit_test(groups_claim_tensors_in_order),
-        cmocka_unit_test(patterns_without_a_tensor_are_named),
-        cmocka_unit_test(printing_reads_back),
-        cmocka_unit_test(escaped_references_read_back),
+        cmocka_unit_test(differences_are_named),       cmocka_unit_test(golden_runs_load),
+        cmocka_unit_test(presets_have_foundrys_sizes), cmocka_unit_test(every_key_of_foundry_is_known),
+        cmocka_unit_test(ranks_are_checked),           cmocka_unit_test(precision_decides_defaults),
+        cmocka_unit_test(names_are_normalised),        cmocka_unit_test(groups_claim_tensors_in_order),
+        cmocka_unit_test(optimizers_of_pytorch),       cmocka_unit_test(patterns_without_a_tensor_are_named),
+        cmocka_unit_test(printing_reads_back),         cmocka_unit_test(escaped_references_read_back),
         cmocka_unit_test(origins_stay_in_their_line),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

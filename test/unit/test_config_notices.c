@@ -55,7 +55,11 @@ static void notices_follow_what_is_done(void **state) {
         {"model.use_pad_tok_in_ffn=true", "model.use_pad_tok_in_ffn", false},
         {"model.use_pad_tok_in_ffn=false", "model.use_pad_tok_in_ffn", true},
         {"optimizer={name: decoupled_lionw, eps: 1e-8}", "optimizer.eps", true},
-        {"optimizer={name: decoupled_adamw, eps: 1e-8}", "optimizer.eps", false}};
+        {"optimizer={name: decoupled_adamw, eps: 1e-8}", "optimizer.eps", false},
+        {"optimizer={name: decoupled_adamw, momentum: 0.9}", "optimizer.momentum", true},
+        {"optimizer={name: decoupled_adamw, nesterov: true}", "optimizer.nesterov", true},
+        {"optimizer={name: sgd, betas: [0.9, 0.95]}", "optimizer.betas", true},
+        {"optimizer={name: sgd, momentum: 0.9}", "optimizer.momentum", false}};
     for (size_t i = 0; i < CLT_COUNT_OF(all); i++) {
         clt_config *c = cu_load_with(all[i].override);
         if (cu_has_notice(c, all[i].path) != all[i].notice)

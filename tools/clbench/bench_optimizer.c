@@ -1,4 +1,4 @@
-/* clbench optimizer: AdamW and Lion over a slab, one launch, and the global norm; limited by memory. */
+/* clbench optimizer: AdamW, Lion and SGD over a slab, one launch, and the global norm; limited by memory. */
 #include "tools/clbench/bench.h"
 
 #include <string.h>
@@ -12,12 +12,13 @@ typedef struct {
     clt_optimizer_params p;
     clt_optimizer_group group;
     clt_ref sums;
-    bool lion;
+    enum { ADAMW, LION, SGD } kind;
 } optimizer_work;
 
 static clt_status call_step(void *ctx) {
     optimizer_work *w = ctx;
-    return w->lion ? clt_op_lion(w->b->ops, &w->p) : clt_op_adamw(w->b->ops, &w->p);
+    if (w->kind == LION) return clt_op_lion(w->b->ops, &w->p);
+    return w->kind == SGD ? clt_op_sgd(w->b->ops, &w->p) : clt_op_adamw(w->b->ops, &w->p);
 }
 
 static clt_status call_norm(void *ctx) {
@@ -71,10 +72,9 @@ static clt_status check(optimizer_work *w, bench_row *row) {
     }
     if (st == CLT_OK) st = call_step(w);
     for (int i = 0; i < 4 && st == CLT_OK; i++) st = clt_ref_read_f32(ref[i], after[i], CHUNK);
-    if (w->lion)
-        clt_ref_lion(CHUNK, before[0], before[1], before[2], &w->group, 1.0f);
-    else
-        clt_ref_adamw(CHUNK, before[0], before[1], before[2], before[3], &w->group, 1.0f);
+    if (w->kind == ADAMW) clt_ref_adamw(CHUNK, before[0], before[1], before[2], before[3], &w->group, 1.0f);
+    if (w->kind == LION) clt_ref_lion(CHUNK, before[0], before[1], before[2], &w->group, 1.0f);
+    if (w->kind == SGD) clt_ref_sgd(CHUNK, before[0], before[1], before[2], &w->group, 1.0f);
     row->checked = row->ok = true;
     for (int i = 0; i < 4; i++) {
         bool same;
@@ -134,8 +134,10 @@ static clt_status run_all(bench *b, uint64_t chunks) {
     optimizer_work w;
     clt_status st = make_work(b, chunks, &w);
     if (st == CLT_OK) st = run(b, &w, "adamw", call_step, 28 + copy);
-    w.lion = true;
+    w.kind = LION;
     if (st == CLT_OK) st = run(b, &w, "lion", call_step, 20 + copy);
+    w.kind = SGD;
+    if (st == CLT_OK) st = run(b, &w, "sgd", call_step, 20 + copy);
     if (st == CLT_OK) st = run(b, &w, "gradient norm", call_norm, 4);
     free_work(&w);
     return st;

@@ -113,7 +113,7 @@ static step_plan make_plan(const schedule_options *o, const clt_config *c, const
                        .bucket = CLT_MIN(chunks * CLT_CHUNK, m->total),
                        .gradient_bytes = c->reduce_bf16 ? 2 : 4,
                        .weight_bytes = narrow > 0 ? narrow : 4,
-                       .update_bytes = (c->optimizer.kind == CLT_OPTIMIZER_ADAMW ? 28 : 20) + narrow};
+                       .update_bytes = (12 + 8 * clt_optimizer_of(c->optimizer.kind)->moments) + narrow};
 }
 
 /* Seconds of the passes of a microbatch. tokens_per_second is of whole steps: the update's time is

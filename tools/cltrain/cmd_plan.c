@@ -62,7 +62,7 @@ static saving find_saving(const clt_config *c, const clt_plan_memory *m, double 
     metrics run = {0};
     saving s = {.mttf = mttf_hours * hour,
                 .stall = given,
-                .checkpoint = m->elements * 4 * (c->optimizer.kind == CLT_OPTIMIZER_ADAMW ? 3 : 2)};
+                .checkpoint = m->elements * 4 * (uint64_t)(1 + clt_optimizer_of(c->optimizer.kind)->moments)};
     s.folder = c->save_folder ? clt_strdup(c->save_folder) : clt_path_join("runs", c->run_name);
     clt_error_quiet(true);
     if (metrics_read(s.folder, &run) == CLT_OK) {
@@ -231,7 +231,7 @@ static const char *weights_text(const clt_config *c, const clt_plan *p) {
 
 static char *moments_text(const clt_config *c, const clt_plan *p) {
     if (p->memory.host) return clt_strdup("buffers that the state in host memory passes through");
-    return clt_format("exp_avg%s%s", c->optimizer.kind == CLT_OPTIMIZER_ADAMW ? ", exp_avg_sq" : "",
+    return clt_format("exp_avg%s%s", clt_optimizer_of(c->optimizer.kind)->moments > 1 ? ", exp_avg_sq" : "",
                       p->stage > 0 ? " of the rank's part" : "");
 }
 

@@ -279,6 +279,8 @@ void clt_ref_adamw(uint64_t n, float *p, const float *g, float *m, float *v, con
                    float clip);
 void clt_ref_lion(uint64_t n, float *p, const float *g, float *m, const clt_optimizer_group *group,
                   float clip);
+void clt_ref_sgd(uint64_t n, float *p, const float *g, float *m, const clt_optimizer_group *group,
+                 float clip);
 
 uint16_t clt_ref_f32_to_bf16(float x);
 float clt_ref_bf16_to_f32(uint16_t b);

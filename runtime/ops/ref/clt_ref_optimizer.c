@@ -30,3 +30,13 @@ void clt_ref_lion(uint64_t n, float *p, const float *g, float *m, const clt_opti
         m[i] = flush(fmaf(group->one_minus_beta2, d, m[i]));
     }
 }
+
+void clt_ref_sgd(uint64_t n, float *p, const float *g, float *m, const clt_optimizer_group *group,
+                 float clip) {
+    if (group->frozen != 0.0f) return;
+    for (uint64_t i = 0; i < n; i++) {
+        const float gi = fmaf(group->l2, p[i], g[i] * clip);
+        m[i] = flush(fmaf(group->beta1, m[i], gi));
+        p[i] = p[i] - group->lr * (group->nesterov != 0.0f ? fmaf(group->beta1, m[i], gi) : m[i]);
+    }
+}

@@ -55,16 +55,30 @@ typedef struct {
     bool drop_last;
 } clt_loader_config;
 
-typedef enum { CLT_OPTIMIZER_ADAMW, CLT_OPTIMIZER_LIONW } clt_optimizer_kind;
+/* The first two are Composer's, the others PyTorch's. */
+typedef enum {
+    CLT_OPTIMIZER_ADAMW,
+    CLT_OPTIMIZER_LIONW,
+    CLT_OPTIMIZER_TORCH_ADAMW,
+    CLT_OPTIMIZER_SGD
+} clt_optimizer_kind;
+
+typedef struct {
+    const char *name;    /* optimizer.name */
+    const char *classed; /* the class in Composer or PyTorch, as metrics name it */
+    int moments;         /* tensors of state: exp_avg (SGD: the momentum), exp_avg_sq */
+} clt_optimizer_traits;
+const clt_optimizer_traits *clt_optimizer_of(clt_optimizer_kind kind);
 
 typedef struct {
     const char *match; /* regular expression searched in tensor names; NULL: the default group */
-    double lr, beta1, beta2, eps, weight_decay;
+    double lr, beta1, beta2, eps, weight_decay; /* SGD: beta1 is the momentum */
 } clt_param_group;
 
 typedef struct {
     clt_optimizer_kind kind;
-    int n_groups; /* at least 1; group 0 is the default group, the rest in listed order */
+    bool nesterov; /* SGD */
+    int n_groups;  /* at least 1; group 0 is the default group, the rest in listed order */
     clt_param_group groups[CLT_MAX_PARAM_GROUPS];
     clt_strv disable_grad; /* regular expressions: tensors whose name matches are frozen */
 } clt_optimizer_config;

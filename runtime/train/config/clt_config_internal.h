@@ -8,11 +8,12 @@
 /* --- values as they are written, for rules that need more than one key --- */
 
 typedef struct { /* NaN: not given */
-    double lr, betas[2], eps, weight_decay;
+    double lr, betas[2], eps, weight_decay, momentum;
 } clt_config_hyper;
 
 typedef struct {
-    int kind; /* clt_optimizer_kind */
+    int kind; /* clt_optimizer_kind, or one behind it: no_op */
+    bool nesterov;
     clt_config_hyper hyper;
     json_t *disable_grad, *param_groups; /* borrowed */
 } clt_config_optimizer_raw;

@@ -7,19 +7,34 @@
 #include "runtime/train/config/clt_config_internal.h"
 
 /* clt_optimizer_kind, then LLM Foundry's update that changes nothing, which is one with rates of 0. */
-static const char *const optimizer_names[] = {"decoupled_adamw", "decoupled_lionw", "no_op", NULL};
-enum { NO_OP = CLT_OPTIMIZER_LIONW + 1 };
-#define NOT_COMPUTED "it is not computed here: use decoupled_adamw or decoupled_lionw"
+static const char *const optimizer_names[] = {
+    "decoupled_adamw", "decoupled_lionw", "adamw", "sgd", "no_op", NULL};
+enum { NO_OP = CLT_OPTIMIZER_SGD + 1 };
+
+const clt_optimizer_traits *clt_optimizer_of(clt_optimizer_kind kind) {
+    static const clt_optimizer_traits all[] = {
+        [CLT_OPTIMIZER_ADAMW] = {"decoupled_adamw", "DecoupledAdamW", 2},
+        [CLT_OPTIMIZER_LIONW] = {"decoupled_lionw", "DecoupledLionW", 1},
+        [CLT_OPTIMIZER_TORCH_ADAMW] = {"adamw", "AdamW", 2},
+        [CLT_OPTIMIZER_SGD] = {"sgd", "SGD", 1}};
+    return &all[kind];
+}
+
+#define NOT_COMPUTED "it is not computed here: use decoupled_adamw, decoupled_lionw, adamw or sgd"
 static const clt_refusal refused_optimizers[] = {
     {"clip_lion", NOT_COMPUTED}, {"adalr_lion", NOT_COMPUTED}, {NULL, NULL}};
 
 #define HYPER_ROWS(type)                                                                                     \
-    CLT_KEY(type, "lr", hyper.lr, NULL, "learning rate; default: adamw 1e-3, lionw 1e-4"),                   \
+    CLT_KEY(type, "lr", hyper.lr, NULL, "learning rate; default: 1e-3, decoupled_lionw 1e-4"),               \
         CLT_KEY_OF(&clt_kind_betas, type, "betas", hyper.betas, NULL,                                        \
-                   "decay rates; default: adamw [0.9, 0.95], lionw [0.9, 0.99]"),                            \
-        CLT_KEY(type, "eps", hyper.eps, NULL, "adamw only; default: 1e-8"),                                  \
+                   "decay rates; default: decoupled_adamw [0.9, 0.95], decoupled_lionw [0.9, 0.99], "        \
+                   "adamw [0.9, 0.999]; not for sgd"),                                                       \
+        CLT_KEY(type, "eps", hyper.eps, NULL, "decoupled_adamw and adamw; default: 1e-8"),                   \
         CLT_KEY(type, "weight_decay", hyper.weight_decay, NULL,                                              \
-                "decoupled: weights are multiplied by 1 - lr_t/lr * this; default: adamw 1e-5, lionw 0")
+                "decoupled_*: weights are multiplied by 1 - lr_t/lr * this, adamw: by 1 - lr_t * this; "     \
+                "sgd: weights times this are added to gradients; default: decoupled_adamw 1e-5, "            \
+                "adamw 0.01, others 0"),                                                                     \
+        CLT_KEY(type, "momentum", hyper.momentum, NULL, "sgd; default: 0")
 
 static const clt_key group_keys[] = {
     CLT_KEY(clt_config_group_raw, "param_str_match", match, CLT_KEY_REQUIRED,
@@ -33,6 +48,7 @@ static const clt_key optimizer_keys[] = {
             "the update rule; no_op: weights stay as they are", .choices = optimizer_names,
             .refused = refused_optimizers),
     HYPER_ROWS(clt_config_optimizer_raw),
+    CLT_KEY(clt_config_optimizer_raw, "nesterov", nesterov, "false", "sgd: Nesterov's momentum"),
     CLT_KEY_OF(&clt_kind_patterns, clt_config_optimizer_raw, "disable_grad", disable_grad, "null",
                "regular expressions: tensors whose name matches are frozen", .nullable = true),
     CLT_KEY_OF(&clt_kind_list, clt_config_optimizer_raw, "param_groups", param_groups, "null",
@@ -158,27 +174,44 @@ static double or_else(double v, double otherwise) {
 /* The values that are given, the others from `base`. */
 static clt_param_group make_group(const clt_config_hyper *h, const clt_param_group *base) {
     return (clt_param_group){.lr = or_else(h->lr, base->lr),
-                             .beta1 = or_else(h->betas[0], base->beta1),
+                             .beta1 = or_else(or_else(h->betas[0], h->momentum), base->beta1),
                              .beta2 = or_else(h->betas[1], base->beta2),
                              .eps = or_else(h->eps, base->eps),
                              .weight_decay = or_else(h->weight_decay, base->weight_decay)};
 }
 
+/* A value that the update rule has no place for is said to have no effect, and dropped. */
+static void unused(clt_schema_reader *r, const char *path, const char *key, const clt_optimizer_config *o,
+                   double *value) {
+    if (isnan(*value)) return;
+    char *whole = clt_format("%s.%s", path, key),
+         *why = clt_format("%s has no %s", clt_optimizer_of(o->kind)->name, key);
+    clt_notices_add(r->notices, whole, why);
+    clt_free(whole);
+    clt_free(why);
+    *value = NAN;
+}
+
+static void drop_unused(clt_schema_reader *r, const char *path, const clt_optimizer_config *o,
+                        clt_config_hyper *h) {
+    const bool sgd = o->kind == CLT_OPTIMIZER_SGD;
+    if (sgd || o->kind == CLT_OPTIMIZER_LIONW) unused(r, path, "eps", o, &h->eps);
+    if (sgd) unused(r, path, "betas", o, &h->betas[0]);
+    if (!sgd) unused(r, path, "momentum", o, &h->momentum);
+}
+
 static clt_status check_group(clt_schema_reader *r, const char *path, const clt_optimizer_config *o,
-                              const clt_config_hyper *h) {
+                              clt_config_hyper *h) {
     if (h->lr < 0) return clt_schema_fail(r, path, "has a learning rate below 0");
     if (h->eps < 0) return clt_schema_fail(r, path, "has an eps below 0");
     if (h->weight_decay < 0) return clt_schema_fail(r, path, "has a weight_decay below 0");
-    if (!isnan(h->eps) && o->kind == CLT_OPTIMIZER_LIONW) {
-        char *key = clt_format("%s.eps", path);
-        clt_notices_add(r->notices, key, "decoupled_lionw has no eps");
-        clt_free(key);
-    }
+    if (h->momentum < 0) return clt_schema_fail(r, path, "has a momentum below 0");
+    drop_unused(r, path, o, h);
     return CLT_OK;
 }
 
 static clt_status read_group(clt_schema_reader *r, clt_optimizer_config *o, const char *path, json_t *v) {
-    clt_config_group_raw raw = {.hyper = {NAN, {NAN, NAN}, NAN, NAN}};
+    clt_config_group_raw raw = {.hyper = {NAN, {NAN, NAN}, NAN, NAN, NAN}};
     if (!json_is_object(v)) return clt_schema_fail(r, path, "must be a map with param_str_match");
     CLT_TRY(clt_schema_read(r, &clt_config_group_schema, path, v, &raw));
     CLT_TRY(check_regex(r, path, raw.match));
@@ -212,11 +245,30 @@ static void stand_still(clt_optimizer_config *o) {
     for (int i = 0; i < o->n_groups; i++) o->groups[i].lr = o->groups[i].weight_decay = 0;
 }
 
+/* As PyTorch: Nesterov's rule needs a momentum. */
+static clt_status resolve_nesterov(clt_schema_reader *r, const clt_config_optimizer_raw *raw,
+                                   clt_optimizer_config *o) {
+    if (!raw->nesterov) return CLT_OK;
+    if (o->kind != CLT_OPTIMIZER_SGD) {
+        clt_notices_add(r->notices, "optimizer.nesterov", "only sgd has it");
+        return CLT_OK;
+    }
+    for (int i = 0; i < o->n_groups; i++)
+        if (o->groups[i].beta1 == 0)
+            return clt_schema_fail(r, "optimizer.nesterov", "needs a momentum above 0%s",
+                                   i ? " in every group" : "");
+    o->nesterov = true;
+    return CLT_OK;
+}
+
 clt_status clt_config_resolve_optimizer(clt_schema_reader *r, clt_config_builder *b) {
     static const clt_param_group defaults[] = {
         [CLT_OPTIMIZER_ADAMW] = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 1e-5},
-        [CLT_OPTIMIZER_LIONW] = {.lr = 1e-4, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0}};
-    const clt_config_optimizer_raw *raw = &b->optimizer;
+        [CLT_OPTIMIZER_LIONW] = {.lr = 1e-4, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0},
+        [CLT_OPTIMIZER_TORCH_ADAMW] =
+            {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.01},
+        [CLT_OPTIMIZER_SGD] = {.lr = 1e-3}};
+    clt_config_optimizer_raw *raw = &b->optimizer;
     clt_optimizer_config *o = &b->c.optimizer;
     o->kind = raw->kind == NO_OP ? CLT_OPTIMIZER_LIONW : (clt_optimizer_kind)raw->kind;
     CLT_TRY(check_group(r, "optimizer", o, &raw->hyper));
@@ -224,6 +276,7 @@ clt_status clt_config_resolve_optimizer(clt_schema_reader *r, clt_config_builder
     o->n_groups = 1;
     if (raw->disable_grad) CLT_TRY(read_disable_grad(r, o, raw->disable_grad));
     if (raw->param_groups) CLT_TRY(read_groups(r, o, raw->param_groups));
+    CLT_TRY(resolve_nesterov(r, raw, o));
     clt_config_freeze_layers(b);
     if (raw->kind == NO_OP) stand_still(o);
     return o->disable_grad.n > 0 || raw->param_groups ? warn_unmatched(&b->c) : CLT_OK;

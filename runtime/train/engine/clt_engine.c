@@ -7,7 +7,7 @@
 #include "runtime/train/engine/clt_engine_internal.h"
 
 bool clt_engine_second_moment(const clt_config *c) {
-    return c->optimizer.kind == CLT_OPTIMIZER_ADAMW;
+    return clt_optimizer_of(c->optimizer.kind)->moments > 1;
 }
 
 static clt_status add_slabs(void *ctx, clt_ref dst, clt_ref src, uint64_t count) {

@@ -14,7 +14,8 @@ static void host_groups(clt_engine *e, int64_t step, double alpha) {
     memset(e->host_groups, 0, sizeof e->host_groups);
     for (int i = 0; i < o->n_groups; i++) {
         const clt_param_group *g = &o->groups[i];
-        double lr = g->lr * alpha, ratio = g->lr != 0 ? alpha : 1.0;
+        const double lr = g->lr * alpha, composers = g->lr != 0 ? alpha : 1.0;
+        const double ratio = o->kind == CLT_OPTIMIZER_TORCH_ADAMW ? lr : composers;
         e->host_groups[i] = (clt_optimizer_group){
             .lr = (float)lr,
             .decay = g->weight_decay != 0 ? (float)(1.0 - ratio * g->weight_decay) : 1.0f,
@@ -25,6 +26,8 @@ static void host_groups(clt_engine *e, int64_t step, double alpha) {
             .one_minus_beta1 = (float)(1.0 - g->beta1),
             .one_minus_beta2 = (float)(1.0 - g->beta2),
             .eps = (float)g->eps,
+            .l2 = (float)g->weight_decay,
+            .nesterov = o->nesterov ? 1.0f : 0.0f,
         };
     }
     e->host_groups[FROZEN_GROUP].frozen = 1.0f;
@@ -163,6 +166,17 @@ clt_status clt_engine_copy_weights(clt_engine *e) {
 
 /* --- the optimizer --- */
 
+static clt_status step(clt_engine *e, const clt_optimizer_params *p) {
+    switch (e->cfg->optimizer.kind) {
+    case CLT_OPTIMIZER_LIONW:
+        return clt_op_lion(e->ops, p);
+    case CLT_OPTIMIZER_SGD:
+        return clt_op_sgd(e->ops, p);
+    default:
+        return clt_op_adamw(e->ops, p);
+    }
+}
+
 static clt_status update_stretch(clt_engine *e, clt_slab *total, clt_slab_range x) {
     CLT_TRY(clt_offload_bring(e->offload, CLT_STATE_ALL, x));
     const clt_optimizer_params p = {.chunks = x.count / CLT_CHUNK,
@@ -174,7 +188,7 @@ static clt_status update_stretch(clt_engine *e, clt_slab *total, clt_slab_range 
                                     .group_of_block = {e->block_group, x.first / 64},
                                     .status = {e->results, 0},
                                     .copy = clt_tensor_vector(place(e->copy, x), e->cfg->precision)};
-    CLT_TRY(clt_engine_second_moment(e->cfg) ? clt_op_adamw(e->ops, &p) : clt_op_lion(e->ops, &p));
+    CLT_TRY(step(e, &p));
     CLT_TRY(hand_out_wide(e, p.p, x));
     return clt_offload_leave(e->offload, CLT_STATE_ALL, x);
 }

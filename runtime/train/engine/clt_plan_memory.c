@@ -148,7 +148,7 @@ static clt_status sizes_of(const clt_config *c, const clt_plan *p, const clt_sla
     const bool whole = keeps_whole_gradients(c, p, microbatch);
     const clt_lane_split split = reduced_split(c, p, whole);
     clt_plan_sizes s = {.stage = p->stage,
-                        .moments = c->optimizer.kind == CLT_OPTIMIZER_ADAMW ? 2 : 1,
+                        .moments = clt_optimizer_of(c->optimizer.kind)->moments,
                         .narrow = c->precision != CLT_F32,
                         .offload = c->shard.offload == CLT_OFFLOAD_HOST,
                         .total = t->total};

@@ -17,17 +17,13 @@ static void keep(const char *what, int64_t saved, int64_t *now) {
     *now = saved;
 }
 
-static const char *optimizer_name(const clt_config *c) {
-    return c->optimizer.kind == CLT_OPTIMIZER_ADAMW ? "decoupled_adamw" : "decoupled_lionw";
-}
-
 /* The moments of one optimizer are useless for another. */
 static clt_status check_optimizer(const clt_config *c, const char *path, const char *saved) {
-    if (!saved || strcmp(saved, optimizer_name(c)) == 0) return CLT_OK;
+    if (!saved || strcmp(saved, clt_optimizer_of(c->optimizer.kind)->name) == 0) return CLT_OK;
     return clt_error(CLT_BAD_CONFIG,
                      "%s was saved with optimizer %s, but optimizer.name is %s: resume with the same "
                      "optimizer, or load only the weights (load_weights_only: true, another save_folder)",
-                     path, saved, optimizer_name(c));
+                     path, saved, clt_optimizer_of(c->optimizer.kind)->name);
 }
 
 /* The same rule as for the key cltrain.exact_lanes. */
@@ -217,7 +213,7 @@ clt_status clt_run_save_begin(clt_run *r) {
     s.lanes = r->plan.exact_lanes;
     s.optimizer_step = r->progress.optimizer_step;
     s.loss = r->progress.loss;
-    s.optimizer = optimizer_name(c);
+    s.optimizer = clt_optimizer_of(c->optimizer.kind)->name;
     s.run_name = c->run_name;
     s.model = model_text;
     s.config = config.s;

@@ -28,10 +28,6 @@ double clt_metrics_get(const clt_metrics *m, const char *name) {
     return NAN;
 }
 
-static const char *optimizer_name(const clt_config *c) {
-    return c->optimizer.kind == CLT_OPTIMIZER_ADAMW ? "DecoupledAdamW" : "DecoupledLionW";
-}
-
 /* For the whole run (of "") and per device. */
 static void add_throughput(clt_metrics *m, const char *of, const clt_rates *rate, double devices) {
     clt_metrics_add(m, "%.4f", rate->batches / devices, "throughput/%sbatches_per_sec", of);
@@ -93,7 +89,8 @@ void clt_metrics_of_step(const clt_config *c, const clt_step_row *r, const clt_r
     clt_metrics_add(out, "%.4f", r->after.wall_seconds / hour, "time/train");
     clt_metrics_add(out, "%.4f", r->eval_seconds / hour, "time/val");
     clt_metrics_add(out, "%.4f", total / hour, "time/total");
-    if (c->callbacks.lr_monitor) clt_metrics_add(out, "%.4g", r->lr, "lr-%s/group0", optimizer_name(c));
+    if (c->callbacks.lr_monitor)
+        clt_metrics_add(out, "%.4g", r->lr, "lr-%s/group0", clt_optimizer_of(c->optimizer.kind)->classed);
     if (c->callbacks.memory_monitor)
         clt_metrics_add(out, "%.4f", (double)r->device_memory / 1e9, "memory/current_allocated_mem");
     if (c->callbacks.runtime_estimator && seconds_left > 0)
