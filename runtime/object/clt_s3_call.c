@@ -311,6 +311,7 @@ static int attempt(clt_s3 *s, clt_s3_call *c, double seconds) {
     c->error = (clt_s3_error){{0}};
     int e = clt_http_perform(&r, &c->response);
     sending_free(&m);
+    c->maybe_done |= c->response.resent;
     if (c->response.status) {
         s->responded = true;
         double date = clt_http_date(c->response.date);

@@ -349,6 +349,28 @@ static void test_own_object(void **state) {
     end(CLT_COUNT_OF(steps));
 }
 
+/* libcurl sends a request again by itself when a connection that was kept breaks: the first one may have had
+ * its effect. */
+static void test_own_object_on_a_kept_connection(void **state) {
+    (void)state;
+    const fake_step steps[] = {
+        {.reply = OK(1, "ETag: \"old\"\r\n")},
+        {.reply = NULL},
+        ERROR("412 Precondition Failed", "", "PreconditionFailed", ""),
+        {.reply = OK(1, "ETag: \"mine\"\r\nx-amz-meta-cltrain-writer: %W\r\n")},
+        ERROR("412 Precondition Failed", "", "PreconditionFailed", ""), /* the probe of conditions */
+    };
+    for (size_t bytes = 0; bytes < 2; bytes++) {
+        START(steps);
+        clt_s3_info info;
+        char etag[256] = "";
+        assert_int_equal(clt_s3_head(s3, "bucket", "other", &info), 0);
+        assert_int_equal(clt_s3_put(s3, "bucket", "key", "x", bytes, CLT_S3_IF_ABSENT, etag), 0);
+        assert_string_equal(etag, "\"mine\"");
+        end(CLT_COUNT_OF(steps));
+    }
+}
+
 /* A store that accepts every put. */
 static void test_conditions_are_probed(void **state) {
     (void)state;
@@ -497,6 +519,7 @@ int main(void) {
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_expired),
         cmocka_unit_test(test_own_object),
+        cmocka_unit_test(test_own_object_on_a_kept_connection),
         cmocka_unit_test(test_conditions_are_probed),
         cmocka_unit_test(test_complete),
         cmocka_unit_test(test_complete_after_an_error),
