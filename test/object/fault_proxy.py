@@ -17,10 +17,12 @@ Kinds. "before": the store never sees the request; "after": it does, and its res
     ok_error                      200 with an <Error> in the body: completing an upload, before or after
     reorder                       the keys of a page of a list come in another order
     expired                       400 ExpiredToken before, never twice in a row for the same request
-    denied                        403 AccessDenied before
-    wrong_bytes                   one bit of the body of an object is another one; off by default: nothing in
-                                  plain S3 tells, so only a reader that has checksums may be tested with it
---only TEXT disturbs only requests whose request line contains TEXT.
+Kinds that do not pass, off by default:
+    expired_for_good, denied      400 ExpiredToken, 403 AccessDenied before
+    full                          507 XMinioStorageFull before: a PUT or a POST
+    wrong_bytes                   one bit of the body of an object is another one: nothing in plain S3 tells, so
+                                  only a reader that has checksums may be tested with it
+--only TEXT disturbs only requests whose request line contains TEXT; --once none twice in a row.
 """
 import argparse
 import asyncio
@@ -31,8 +33,8 @@ import socket
 import struct
 
 KINDS = ("drop_before", "drop_after", "error_before", "error_after", "slow_down", "stall", "short_body", "reset",
-         "ok_error", "reorder", "expired", "denied", "wrong_bytes")
-OFF = ("denied", "wrong_bytes")  # by default
+         "ok_error", "reorder", "expired", "expired_for_good", "denied", "full", "wrong_bytes")
+OFF = ("expired_for_good", "denied", "full", "wrong_bytes")  # by default
 MAX_HEAD = 65536
 
 
@@ -113,7 +115,7 @@ class Proxy:
         self.options = options
         self.random = random.Random(options.seed)
         self.counts = collections.Counter()
-        self.expired = set()  # requests whose last fault was this one
+        self.last = {}  # of a request (method, target): what was done to it the last time
 
     # --- what is possible ---
 
@@ -121,21 +123,30 @@ class Proxy:
         method, target = request.line().split(" ")[:2]
         query = target.partition("?")[2]
         complete = method == "POST" and "uploadId=" in query
-        kinds = set(self.options.kinds) - {"ok_error", "reorder", "wrong_bytes"}
+        kinds = set(self.options.kinds) - {"ok_error", "reorder", "wrong_bytes", "full"}
         if complete:
             kinds.add("ok_error")
+        if method in ("PUT", "POST"):
+            kinds.add("full")
         if method == "GET" and "list-type=2" in query:
             kinds.add("reorder")
         if method == "GET" and not query and target.count("/") > 1:
             kinds.add("wrong_bytes")
-        if (method, target) in self.expired:
+        last = self.last.get((method, target))
+        if last == "expired":
             kinds.discard("expired")
-            self.expired.discard((method, target))
+        if last and self.options.once:
+            kinds.clear()
         if method == "HEAD":
             kinds.discard("short_body")
         return sorted(kinds & set(self.options.kinds))
 
     def choose(self, request):
+        kind = self.draw(request)
+        self.last[tuple(request.line().split(" ")[:2])] = kind
+        return kind
+
+    def draw(self, request):
         if self.options.only not in request.line() or self.random.random() >= self.options.share:
             return None
         kinds = self.possible(request)
@@ -165,8 +176,11 @@ class Proxy:
             again = b"Retry-After: 1\r\n" if self.random.random() < 0.5 else b""
             return error(b"503 Slow Down", b"SlowDown", again)
         if kind == "expired":
-            self.expired.add(tuple(request.line().split(" ")[:2]))
             return error(b"400 Bad Request", b"ExpiredToken")
+        if kind == "expired_for_good":
+            return error(b"400 Bad Request", b"ExpiredToken")
+        if kind == "full":
+            return error(b"507 Insufficient Storage", b"XMinioStorageFull")
         if kind == "denied":
             return error(b"403 Forbidden", b"AccessDenied")
         if kind == "ok_error" and self.random.random() < 0.5:
@@ -254,7 +268,7 @@ class Proxy:
         try:
             while await self.one(reader, writer):
                 pass
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
             pass
         finally:
             writer.close()
@@ -268,6 +282,7 @@ def parse():
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--stall", type=float, default=2)
     p.add_argument("--only", default="")
+    p.add_argument("--once", action="store_true")
     p.add_argument("--kinds", default=",".join(k for k in KINDS if k not in OFF))
     options = p.parse_args()
     host, port = options.store.removeprefix("http://").split(":")
