@@ -35,6 +35,7 @@ typedef struct transfer {
     struct curl_slist *headers;
     char text[CURL_ERROR_SIZE];
     size_t sent, text_cap;
+    int sendings;          /* how often libcurl began to send it */
     int error;             /* decided in a callback: more exact than libcurl's code */
     bool cancelled, done;  /* under the lock */
     struct transfer *next; /* in `queue` or `active` */
@@ -82,8 +83,23 @@ static int seek_body(void *ctx, curl_off_t offset, int origin) {
     if (origin != SEEK_SET || offset < 0 || (uint64_t)offset > t->request->body_bytes)
         return CURL_SEEKFUNC_FAIL;
     t->sent = (size_t)offset;
+#if LIBCURL_VERSION_NUM < 0x075000
+    t->sendings = 2;
+#endif
     return CURL_SEEKFUNC_OK;
 }
+
+#if LIBCURL_VERSION_NUM >= 0x075000
+static int before_sending(void *ctx, char *to, char *from, int to_port, int from_port) {
+    (void)to;
+    (void)from;
+    (void)to_port;
+    (void)from_port;
+    transfer *t = ctx;
+    t->sendings++;
+    return CURL_PREREQFUNC_OK;
+}
+#endif
 
 static bool add_text(transfer *t, const char *data, size_t bytes) {
     clt_http_response *out = t->out;
@@ -244,6 +260,10 @@ static bool set_request(transfer *t) {
     curl_easy_setopt(e, CURLOPT_WRITEDATA, t);
     curl_easy_setopt(e, CURLOPT_HEADERFUNCTION, get_header);
     curl_easy_setopt(e, CURLOPT_HEADERDATA, t);
+#if LIBCURL_VERSION_NUM >= 0x075000
+    curl_easy_setopt(e, CURLOPT_PREREQFUNCTION, before_sending);
+    curl_easy_setopt(e, CURLOPT_PREREQDATA, t);
+#endif
     bool ok = true;
     if (!strcmp(r->method, "HEAD")) {
         curl_easy_setopt(e, CURLOPT_NOBODY, 1L);
@@ -332,6 +352,7 @@ static int end_request(transfer *t, CURLcode code) {
     totals.up += (unsigned long long)up;
     totals.down += (unsigned long long)down;
     totals.connections += (unsigned long long)fresh;
+    t->out->resent = t->sendings > 1;
     if (e) snprintf(t->out->error, sizeof t->out->error, "%s", *t->text ? t->text : curl_easy_strerror(code));
     for (char *s = t->out->error; *s; s++)
         if ((unsigned char)*s < ' ' || *s == 127) *s = '?';

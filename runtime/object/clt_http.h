@@ -1,9 +1,9 @@
 /* clt_http: HTTP requests over libcurl's multi interface. One thread of this process moves the bytes of all
  * requests; it starts with the first one. Connections are kept and used again (HTTP/1.1). A request is sent
- * once: repeating it is clt_s3's business. TLS is verified (AWS_CA_BUNDLE names other authorities), redirects
- * are not followed, only http and https are spoken; proxies are those of libcurl's environment variables, but
- * none for loopback and link-local addresses. After fork the child begins without connections and without
- * requests.
+ * once, but for `resent`: repeating it is clt_s3's business. TLS is verified (AWS_CA_BUNDLE names other
+ * authorities), redirects are not followed, only http and https are spoken; proxies are those of libcurl's
+ * environment variables, but none for loopback and link-local addresses. After fork the child begins without
+ * connections and without requests.
  *
  * Functions print nothing. They may be called from several threads. */
 #ifndef CLT_HTTP_H
@@ -39,6 +39,8 @@ typedef struct {
         writer[64];
     char error[256]; /* libcurl's text when status is 0 or the body broke off */
     double seconds;  /* the request took */
+    bool resent; /* libcurl sent it again, because a connection that was kept broke without a response: the
+                  * server may have had it twice. With libcurl before 7.80 only seen if there is a body. */
 } clt_http_response;
 
 /* Sends and waits. 0: a complete response of any status. ETIMEDOUT: the deadline, or no bytes for 30 s;

@@ -70,7 +70,7 @@ static const char *harmless(const clt_s3_call *c, const char *text) {
 static void say_reason(clt_str *b, const clt_s3_call *c, int e) {
     const clt_http_response *r = &c->response;
     clt_str_addf(b, "%s: ", c->method);
-    if (r->status && !(*r->error && r->status / 100 == 2)) {
+    if (r->status >= 200 && !(*r->error && r->status / 100 == 2)) {
         const char *code = harmless(c, c->error.code), *message = harmless(c, c->error.message);
         clt_str_addf(b, "%d%s%s", r->status, *code ? " " : "", code);
         if (*message && r->status != 404 && r->status != 412) clt_str_addf(b, ": %s", message);
@@ -311,6 +311,7 @@ static int attempt(clt_s3 *s, clt_s3_call *c, double seconds) {
     c->error = (clt_s3_error){{0}};
     int e = clt_http_perform(&r, &c->response);
     sending_free(&m);
+    c->maybe_done |= c->response.resent;
     if (c->response.status) {
         s->responded = true;
         double date = clt_http_date(c->response.date);
@@ -390,7 +391,7 @@ static verdict judge_refusal(clt_s3 *s, clt_s3_call *c, int *e) {
                                           "RequestExpired", NULL};
     *e = refusal(c);
     if (passes(c)) {
-        c->maybe_done |= c->response.status >= 500;
+        c->maybe_done |= c->response.status >= 500 || c->response.status / 100 == 2;
         return LATER;
     }
     if (changed_on_the_way(c) && ++c->damaged < MAX_DAMAGED) return LATER;

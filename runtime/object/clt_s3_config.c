@@ -21,6 +21,8 @@ typedef struct {
     bool found;
     int line; /* of the first of its keys to an account */
     char *access_key, *secret_key, *session_token, *process, *region, *endpoint;
+    char *other; /* its first key to credentials that only the AWS tools can get */
+    int other_line;
 } profile;
 
 static void wipe(char **secret) {
@@ -36,6 +38,14 @@ static void profile_free(profile *p) {
     clt_free(p->process);
     clt_free(p->region);
     clt_free(p->endpoint);
+    clt_free(p->other);
+}
+
+/* Single sign-on and assumed roles need services of AWS besides the store. */
+static bool needs_aws(const char *key) {
+    return !strncasecmp(key, "sso_", 4) || !strcasecmp(key, "role_arn") ||
+           !strcasecmp(key, "source_profile") || !strcasecmp(key, "credential_source") ||
+           !strcasecmp(key, "web_identity_token_file");
 }
 
 static bool is_wanted(const profile *p, const char *section) {
@@ -65,6 +75,10 @@ static clt_status take(void *ctx, const char *section, const char *key, const ch
             *known[i].to = clt_strdup(value);
             if (i < 2 && !p->line) p->line = line;
         }
+    if (needs_aws(key) && !p->other) {
+        p->other = clt_strdup(key);
+        p->other_line = line;
+    }
     return CLT_OK;
 }
 
@@ -118,6 +132,28 @@ static clt_status from_profile(clt_s3_credentials *c, const profile *p, const ch
     return CLT_OK;
 }
 
+/* The AWS tools prefer these keys of a profile to all others, so what else it has would be another identity.
+ */
+static clt_status refuse_other(const profile *p, const char *path) {
+    if (!p->other) return CLT_OK;
+    return clt_error(
+        CLT_BAD_CONFIG,
+        "%s:%d: %s of profile %s: cltrain cannot log in or assume roles. Add a profile with "
+        "\"credential_process = aws configure export-credentials --profile %s --format process\" "
+        "and set AWS_PROFILE to its name, or set the variables that \"aws configure "
+        "export-credentials --profile %s --format env\" prints",
+        path, p->other_line, p->other, p->wanted, p->wanted, p->wanted);
+}
+
+static clt_status refuse_web_identity(void) {
+    if (!clt_env(CLT_ENV_AWS_WEB_IDENTITY_TOKEN_FILE)) return CLT_OK;
+    return clt_error(
+        CLT_BAD_CONFIG,
+        "AWS_WEB_IDENTITY_TOKEN_FILE is set, but cltrain cannot assume roles: use EKS Pod Identity "
+        "with CLTRAIN_S3_METADATA=1, or set the variables that \"aws configure export-credentials "
+        "--format env\" prints");
+}
+
 /* Bytes that would end a header are refused here, whatever the source. */
 static clt_status check_credentials(const clt_s3_credentials *c) {
     const char *const bad = !clt_s3_is_printable(c->access_key)                          ? "access key"
@@ -143,11 +179,14 @@ static clt_status find_credentials(clt_s3_credentials *c, char **region, char **
     if (st == CLT_OK && name && !keys.found && !config.found)
         st = clt_error(CLT_BAD_CONFIG, "AWS_PROFILE: no profile %s in %s or %s", name,
                        key_file ? key_file : "-", config_file ? config_file : "-");
+    if (st == CLT_OK && !c->access_key) st = refuse_other(&keys, key_file);
+    if (st == CLT_OK && !c->access_key) st = refuse_other(&config, config_file);
     if (st == CLT_OK && !c->access_key) st = from_profile(c, &keys, key_file);
     if (st == CLT_OK && !c->access_key) st = from_profile(c, &config, config_file);
     const char *process = keys.process ? keys.process : config.process;
     if (st == CLT_OK && !c->access_key && process) st = clt_s3_from_process(process, process_seconds, c);
     if (st == CLT_OK && !c->access_key && clt_env_long(CLT_ENV_S3_METADATA, 0)) st = clt_s3_from_metadata(c);
+    if (st == CLT_OK && !c->access_key) st = refuse_web_identity();
     if (st == CLT_OK && c->access_key) st = check_credentials(c);
     if (st == CLT_OK && region)
         *region = keys.region ? clt_strdup(keys.region) : clt_strdup(config.region ? config.region : "");

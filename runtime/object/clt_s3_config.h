@@ -3,16 +3,17 @@
  * Credentials, the first source that has any: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (with
  * AWS_SESSION_TOKEN); the profile AWS_PROFILE (default "default") in AWS_SHARED_CREDENTIALS_FILE
  * (~/.aws/credentials), then in AWS_CONFIG_FILE (~/.aws/config, "[profile NAME]"), then its
- * credential_process. Metadata of containers (AWS_CONTAINER_CREDENTIALS_FULL_URI, _RELATIVE_URI) and
- * instances (IMDSv2) are asked only if CLTRAIN_S3_METADATA is 1. Without credentials requests are unsigned,
- * for public buckets. Endpoint: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, S3_ENDPOINT_URL (as mosaicml-streaming
- * reads it), the profile's endpoint_url; default https://s3.REGION.amazonaws.com. Region: AWS_REGION,
- * AWS_DEFAULT_REGION, the profile's region, us-east-1. Path style (ENDPOINT/BUCKET/KEY) when an endpoint is
- * given, else virtual-host style (BUCKET.ENDPOINT/KEY); CLTRAIN_S3_STYLE=path|virtual decides otherwise. A
- * bucket with a dot in its name has path style over https, because the certificate of *.ENDPOINT does not
- * cover it.
- * Plain http is refused except to loopback addresses and localhost, unless CLTRAIN_S3_INSECURE names the
- * host. */
+ * credential_process. A profile with sso_*, role_arn or source_profile is refused unless the environment has
+ * keys: what the AWS tools would get with it needs them. Metadata of containers
+ * (AWS_CONTAINER_CREDENTIALS_FULL_URI, _RELATIVE_URI) and instances (IMDSv2) are asked only if
+ * CLTRAIN_S3_METADATA is 1. Without credentials requests are unsigned, for public buckets; but
+ * AWS_WEB_IDENTITY_TOKEN_FILE without any is refused. Endpoint: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL,
+ * S3_ENDPOINT_URL (as mosaicml-streaming reads it), the profile's endpoint_url; default
+ * https://s3.REGION.amazonaws.com. Region: AWS_REGION, AWS_DEFAULT_REGION, the profile's region, us-east-1.
+ * Path style (ENDPOINT/BUCKET/KEY) when an endpoint is given, else virtual-host style (BUCKET.ENDPOINT/KEY);
+ * CLTRAIN_S3_STYLE=path|virtual decides otherwise. A bucket with a dot in its name has path style over https,
+ * because the certificate of *.ENDPOINT does not cover it. Plain http is refused except to loopback addresses
+ * and localhost, unless CLTRAIN_S3_INSECURE names the host. */
 #ifndef CLT_S3_CONFIG_H
 #define CLT_S3_CONFIG_H
 
@@ -32,10 +33,11 @@ typedef struct {
 } clt_s3_config;
 
 /* Reads everything above. Prints and returns CLT_BAD_CONFIG naming variable or FILE:LINE (never the value of
- * a secret) for what is malformed: half a pair of keys, an unknown profile that was asked for, an endpoint
- * that is no URL or plain http to another host, a credential_process that fails or prints no valid JSON. *out
- * is freed with clt_s3_config_free, which overwrites the secrets with zeros first. CLT_STOPPED: a request to
- * stop came while a program was waited for (clt_io_heed_stop). */
+ * a secret) for what is malformed or unsupported: half a pair of keys, an unknown profile that was asked for,
+ * one that logs in or assumes a role, an endpoint that is no URL or plain http to another host, a
+ * credential_process that fails or prints no valid JSON. *out is freed with clt_s3_config_free, which
+ * overwrites the secrets with zeros first. CLT_STOPPED: a request to stop came while a program was waited for
+ * (clt_io_heed_stop). */
 clt_status clt_s3_config_read(clt_s3_config *out);
 void clt_s3_config_free(clt_s3_config *c);
 /* Gets the credentials again from their source: temporary ones change in their file, or a process makes new

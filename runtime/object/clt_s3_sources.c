@@ -202,18 +202,37 @@ clt_status clt_s3_from_process(const char *command, double seconds, clt_s3_crede
 
 /* --- metadata services --- */
 
-static const char instance[] = "http://169.254.169.254/latest/";
+static const char instance[] = "http://169.254.169.254";
+enum { ASK_SECONDS = 5, MAX_ASKED = 3, MAX_TOKEN = 64 << 10 };
 
-/* The body of a small request, to be freed; NULL: no answer, or another status than 200. */
-static char *ask(const char *method, const char *url, const char *header) {
-    clt_http_response r;
-    const clt_http_request q = {
-        .method = method, .url = url, .headers = &header, .n_headers = header ? 1 : 0, .seconds = 5};
+/* Whether another attempt may help: the service is starting, limits requests, or the connection broke. */
+static bool may_pass(int e, int status) {
+    return e == ECONNRESET || status == 429 || status / 100 == 5;
+}
+
+/* The body of a small request, to be freed; NULL: none, and *status is what came instead (0: nothing). */
+static char *ask(const char *method, const char *url, const char *header, int *status) {
+    const clt_http_request q = {.method = method,
+                                .url = url,
+                                .headers = &header,
+                                .n_headers = header ? 1 : 0,
+                                .seconds = ASK_SECONDS};
     char *text = NULL;
-    if (clt_http_perform(&q, &r) == 0 && r.status == 200 && r.text) text = clt_strndup(r.text, r.text_bytes);
-    if (r.text) explicit_bzero(r.text, r.text_bytes);
-    clt_http_response_free(&r);
-    return text;
+    for (int i = 1;; i++) {
+        clt_http_response r;
+        const int e = clt_http_perform(&q, &r);
+        *status = e ? 0 : r.status;
+        if (!e && r.status == 200 && r.text) text = clt_strndup(r.text, r.text_bytes);
+        if (r.text) explicit_bzero(r.text, r.text_bytes);
+        clt_http_response_free(&r);
+        if (i == MAX_ASKED || !may_pass(e, *status) || clt_io_stop_requested()) return text;
+        clt_sleep(0.1 * i);
+    }
+}
+
+static void wipe(char *secret) {
+    if (secret) explicit_bzero(secret, strlen(secret));
+    clt_free(secret);
 }
 
 /* `text` of a service, which is freed. */
@@ -221,68 +240,113 @@ static clt_status take_answer(char *text, const char *source, clt_s3_credentials
     json_t *o = parsed(text, strlen(text));
     const clt_status st = take_json(o, source, "Token", out);
     wipe_json(o);
-    explicit_bzero(text, strlen(text));
-    clt_free(text);
+    wipe(text);
     return st;
 }
 
-/* The token must not leave the machine in plain text: https, loopback, or the addresses that ECS and EKS give
- * the service on the machine. */
-static bool may_ask(const char *url) {
-    static const char *const services[] = {"169.254.170.2", "169.254.170.23", "fd00:ec2::23"};
+/* What is sent must not leave the machine in plain text: https, loopback, or one of the addresses that a
+ * service on the machine has. */
+static bool may_ask(const char *url, const char *const *services, size_t n) {
     if (!clt_s3_is_printable(url)) return false;
     if (!strncasecmp(url, "https://", 8)) return true;
     if (strncasecmp(url, "http://", 7) != 0 || url[7 + strcspn(url + 7, "/?#@\\")] == '@') return false;
     char *host = clt_s3_host_of(url);
     bool ok = clt_s3_is_loopback(host);
-    for (size_t i = 0; i < CLT_COUNT_OF(services); i++) ok |= !strcasecmp(host, services[i]);
+    for (size_t i = 0; i < n; i++) ok |= !strcasecmp(host, services[i]);
     clt_free(host);
     return ok;
 }
 
+/* --- of a container --- */
+
+/* Kubernetes replaces the file, so it is read each time. */
+static clt_status container_token(char **out) {
+    const char *path = clt_env(CLT_ENV_AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE),
+               *token = clt_env(CLT_ENV_AWS_CONTAINER_AUTHORIZATION_TOKEN),
+               *from = path ? "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE" : "AWS_CONTAINER_AUTHORIZATION_TOKEN";
+    *out = NULL;
+    if (path) {
+        CLT_TRY(clt_io_read_all(path, MAX_TOKEN, out, NULL));
+        for (size_t n = strlen(*out); n && strchr("\r\n", (*out)[n - 1]); n--) (*out)[n - 1] = 0;
+    } else if (token) {
+        *out = clt_strdup(token);
+    }
+    if (!*out || clt_s3_is_printable(*out)) return CLT_OK;
+    wipe(*out);
+    *out = NULL;
+    return clt_error(CLT_BAD_CONFIG,
+                     "%s has a space, a line end or another character that no header can have", from);
+}
+
 static clt_status from_container(const char *url, clt_s3_credentials *out) {
-    const char *token = clt_env(CLT_ENV_AWS_CONTAINER_AUTHORIZATION_TOKEN);
-    if (!may_ask(url))
+    /* ECS and EKS have these. */
+    static const char *const services[] = {"169.254.170.2", "169.254.170.23", "fd00:ec2::23"};
+    char *token;
+    int status;
+    if (!may_ask(url, services, CLT_COUNT_OF(services)))
         return clt_error(CLT_BAD_CONFIG,
                          "AWS_CONTAINER_CREDENTIALS_FULL_URI must be https://..., or http:// to loopback, "
                          "169.254.170.2 or 169.254.170.23: the credentials would be sent unencrypted");
-    if (token && !clt_s3_is_printable(token))
-        return clt_error(CLT_BAD_CONFIG,
-                         "AWS_CONTAINER_AUTHORIZATION_TOKEN has a space, a line end or another character "
-                         "that no header can have");
-    char *header = token ? clt_format("authorization: %s", token) : NULL, *text = ask("GET", url, header);
-    if (header) explicit_bzero(header, strlen(header));
-    clt_free(header);
+    CLT_TRY(container_token(&token));
+    char *header = token ? clt_format("authorization: %s", token) : NULL,
+         *text = ask("GET", url, header, &status);
+    wipe(header);
+    wipe(token);
     if (!text)
-        return clt_error(CLT_BAD_CONFIG, "the container's metadata service gave no credentials; unset "
-                                         "CLTRAIN_S3_METADATA if there is none");
+        return clt_error(CLT_BAD_CONFIG,
+                         "the container's metadata service gave no credentials (%s%.0d); unset "
+                         "CLTRAIN_S3_METADATA if there is none",
+                         status ? "status " : "no response", status);
     return take_answer(text, "the container's metadata service", out);
 }
 
-/* What the service says of the instance's role; NULL: no service or no role. */
-static char *ask_instance(void) {
-    char *url = clt_format("%sapi/token", instance), *text = NULL;
-    char *token = ask("PUT", url, "x-aws-ec2-metadata-token-ttl-seconds: 300");
-    clt_free(url);
-    if (!token) return NULL;
-    url = clt_format("%smeta-data/iam/security-credentials/", instance);
-    char *header = clt_format("x-aws-ec2-metadata-token: %s", token);
-    char *role = clt_s3_is_printable(token) ? ask("GET", url, header) : NULL;
+/* --- of an instance --- */
+
+/* Version 2 of the service: a token, with it the role's name, with that its credentials. *out NULL: no
+ * service or no role. */
+static clt_status ask_instance(const char *service, char **out) {
+    int status;
+    char *url = clt_format("%s/latest/api/token", service), *header = NULL, *role = NULL;
+    char *token = ask("PUT", url, "x-aws-ec2-metadata-token-ttl-seconds: 300", &status);
+    *out = NULL;
+    if (token && clt_s3_is_printable(token)) {
+        clt_free(url);
+        url = clt_format("%s/latest/meta-data/iam/security-credentials/", service);
+        header = clt_format("x-aws-ec2-metadata-token: %s", token);
+        role = ask("GET", url, header, &status);
+    }
     if (role) {
         clt_str named = {0};
         clt_str_add(&named, url);
         role[strcspn(role, "\r\n")] = 0;
         clt_s3_encode(&named, role, false);
-        text = ask("GET", named.s, header);
+        *out = ask("GET", named.s, header, &status);
         clt_str_free(&named);
     }
-    explicit_bzero(header, strlen(header));
-    explicit_bzero(token, strlen(token));
-    clt_free(header);
-    clt_free(token);
-    clt_free(url);
+    const bool none = !token || (!role && status == 404); /* an instance without a role */
     clt_free(role);
-    return text;
+    wipe(header);
+    wipe(token);
+    clt_free(url);
+    if (*out || none) return CLT_OK;
+    return clt_error(CLT_BAD_CONFIG, "the instance's metadata service gave no credentials (%s%.0d)",
+                     status ? "status " : "no response", status);
+}
+
+static clt_status from_instance(clt_s3_credentials *out) {
+    static const char *const services[] = {"169.254.169.254", "fd00:ec2::254"};
+    const char *set = clt_env(CLT_ENV_AWS_EC2_METADATA_SERVICE_ENDPOINT),
+               *disabled = clt_env(CLT_ENV_AWS_EC2_METADATA_DISABLED);
+    if (disabled && !strcasecmp(disabled, "true")) return CLT_OK;
+    if (set && !may_ask(set, services, CLT_COUNT_OF(services)))
+        return clt_error(CLT_BAD_CONFIG,
+                         "AWS_EC2_METADATA_SERVICE_ENDPOINT must be https://..., or http:// to loopback, "
+                         "169.254.169.254 or [fd00:ec2::254]: the credentials would be sent unencrypted");
+    char *service = clt_strdup(set ? set : instance), *text;
+    for (size_t n = strlen(service); n && service[n - 1] == '/'; n--) service[n - 1] = 0;
+    const clt_status st = ask_instance(service, &text);
+    clt_free(service);
+    return text ? take_answer(text, "the instance's metadata service", out) : st;
 }
 
 clt_status clt_s3_from_metadata(clt_s3_credentials *out) {
@@ -297,6 +361,5 @@ clt_status clt_s3_from_metadata(clt_s3_credentials *out) {
         clt_free(url);
         return st;
     }
-    char *text = ask_instance();
-    return text ? take_answer(text, "the instance's metadata service", out) : CLT_OK;
+    return from_instance(out);
 }

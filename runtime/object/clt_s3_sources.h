@@ -9,9 +9,12 @@
  * SecretAccessKey, SessionToken, Expiration; at most 64 KiB). CLT_BAD_CONFIG; CLT_STOPPED after a request to
  * stop, if this thread heeds those (clt_io.h). What it prints on either output is never shown. */
 clt_status clt_s3_from_process(const char *command, double seconds, clt_s3_credentials *out);
-/* The same JSON from AWS_CONTAINER_CREDENTIALS_FULL_URI or _RELATIVE_URI, otherwise from the instance's
- * service (IMDSv2). No service, or an instance without a role: CLT_OK, and *out is unchanged. CLT_BAD_CONFIG
- * also if the token of a container would go to another host unencrypted. */
+/* The same JSON from AWS_CONTAINER_CREDENTIALS_FULL_URI or _RELATIVE_URI, with the authorization of
+ * AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE or _TOKEN; otherwise from the instance's service (IMDSv2) at
+ * AWS_EC2_METADATA_SERVICE_ENDPOINT, unless AWS_EC2_METADATA_DISABLED is true. Status 5xx and broken
+ * connections are repeated twice. No service of an instance, or an instance without a role: CLT_OK, and *out
+ * is unchanged. CLT_BAD_CONFIG also if a service gives none, or if a token would go to another host
+ * unencrypted. CLT_IO: the file of the token. */
 clt_status clt_s3_from_metadata(clt_s3_credentials *out);
 
 /* Overwrites the secrets with zeros and frees them; *c is then without credentials. */

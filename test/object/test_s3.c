@@ -119,6 +119,21 @@ static void test_deadline(void **state) {
     end(fake_requests(server));
 }
 
+/* "100 Continue" and then nothing is no response: the text is that of the connection. */
+static void test_interim_response(void **state) {
+    (void)state;
+    fake_step steps[40];
+    for (size_t i = 0; i < CLT_COUNT_OF(steps); i++)
+        steps[i] = (fake_step){.reply = "HTTP/1.1 100 Continue\r\n\r\n", .ends = true};
+    START(steps);
+    char etag[256] = "";
+    double before = clt_s3_limit(1);
+    assert_int_equal(clt_s3_put(s3, "bucket", "key", "x", 1, CLT_S3_ANY, etag), ETIMEDOUT);
+    if (strstr(clt_s3_failure(), "PUT: 100")) fail_msg("%s", clt_s3_failure());
+    clt_s3_limit(before);
+    end(fake_requests(server));
+}
+
 /* --- reading --- */
 
 static void test_resumes(void **state) {
@@ -334,6 +349,28 @@ static void test_own_object(void **state) {
     end(CLT_COUNT_OF(steps));
 }
 
+/* libcurl sends a request again by itself when a connection that was kept breaks: the first one may have had
+ * its effect. */
+static void test_own_object_on_a_kept_connection(void **state) {
+    (void)state;
+    const fake_step steps[] = {
+        {.reply = OK(1, "ETag: \"old\"\r\n")},
+        {.reply = NULL},
+        ERROR("412 Precondition Failed", "", "PreconditionFailed", ""),
+        {.reply = OK(1, "ETag: \"mine\"\r\nx-amz-meta-cltrain-writer: %W\r\n")},
+        ERROR("412 Precondition Failed", "", "PreconditionFailed", ""), /* the probe of conditions */
+    };
+    for (size_t bytes = 0; bytes < 2; bytes++) {
+        START(steps);
+        clt_s3_info info;
+        char etag[256] = "";
+        assert_int_equal(clt_s3_head(s3, "bucket", "other", &info), 0);
+        assert_int_equal(clt_s3_put(s3, "bucket", "key", "x", bytes, CLT_S3_IF_ABSENT, etag), 0);
+        assert_string_equal(etag, "\"mine\"");
+        end(CLT_COUNT_OF(steps));
+    }
+}
+
 /* A store that accepts every put. */
 static void test_conditions_are_probed(void **state) {
     (void)state;
@@ -398,6 +435,32 @@ static void test_complete(void **state) {
     end(CLT_COUNT_OF(steps));
 }
 
+/* An <Error> with status 200 may come after the upload was completed, too. */
+static void test_complete_after_an_error(void **state) {
+    (void)state;
+    const fake_step steps[] = {
+        XML("InitiateMultipartUploadResult", "<Bucket>bucket</Bucket><Key>key</Key><UploadId>u-1</UploadId>"),
+        ERROR("200 OK", "", "InternalError", ""),
+        ERROR("404 Not Found", "", "NoSuchUpload", ""),
+        {.reply = OK(1, "ETag: \"whole-1\"\r\nx-amz-meta-cltrain-writer: %W\r\n")},
+        {.reply = REPLY("404 Not Found", "Content-Length: 0\r\n", "")}, /* HEAD: absent */
+        ERROR("200 OK", "", "InternalError", ""),
+        ERROR("412 Precondition Failed", "", "PreconditionFailed", ""),
+        {.reply = OK(1, "ETag: \"whole-2\"\r\nx-amz-meta-cltrain-writer: %W\r\n")},
+    };
+    START(steps);
+    clt_s3_upload u;
+    char etag[256] = "";
+    const char *parts[] = {"\"p1\""};
+    assert_int_equal(clt_s3_upload_begin(s3, "bucket", "key", &u), 0);
+    assert_int_equal(clt_s3_upload_complete(s3, "bucket", "key", &u, parts, 1, CLT_S3_ANY, etag), 0);
+    assert_string_equal(etag, "\"whole-1\"");
+    assert_int_equal(clt_s3_upload_complete(s3, "bucket", "key", &u, parts, 1, CLT_S3_IF_ABSENT, etag), 0);
+    assert_string_equal(etag, "\"whole-2\"");
+    clt_s3_upload_free(&u);
+    end(CLT_COUNT_OF(steps));
+}
+
 /* --- lists --- */
 
 #define PAGE(more, body) XML("ListBucketResult", "<EncodingType>url</EncodingType>" more body)
@@ -449,14 +512,17 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_repeats),
         cmocka_unit_test(test_deadline),
+        cmocka_unit_test(test_interim_response),
         cmocka_unit_test(test_resumes),
         cmocka_unit_test(test_skew),
         cmocka_unit_test(test_region),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_expired),
         cmocka_unit_test(test_own_object),
+        cmocka_unit_test(test_own_object_on_a_kept_connection),
         cmocka_unit_test(test_conditions_are_probed),
         cmocka_unit_test(test_complete),
+        cmocka_unit_test(test_complete_after_an_error),
         cmocka_unit_test(test_lists),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

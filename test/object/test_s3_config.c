@@ -32,7 +32,11 @@ static const char *const variables[] = {"AWS_ACCESS_KEY_ID",
                                         "CLTRAIN_S3_METADATA",
                                         "AWS_CONTAINER_CREDENTIALS_FULL_URI",
                                         "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-                                        "AWS_CONTAINER_AUTHORIZATION_TOKEN"};
+                                        "AWS_CONTAINER_AUTHORIZATION_TOKEN",
+                                        "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+                                        "AWS_EC2_METADATA_SERVICE_ENDPOINT",
+                                        "AWS_EC2_METADATA_DISABLED",
+                                        "AWS_WEB_IDENTITY_TOKEN_FILE"};
 
 static void write_file(const char *name, const char *text) {
     char *path = clt_path_join(folder, name);
@@ -269,6 +273,43 @@ static void refresh_keeps_what_is_gone(void **state) {
     clt_s3_config_free(&c);
 }
 
+/* What only the AWS tools can do is an error and never an unsigned request, or one of another identity. */
+static void logins_and_roles(void **state) {
+    (void)state;
+    write_file(".aws/credentials", "[default]\naws_access_key_id=A1\naws_secret_access_key=" FILE_SECRET "\n"
+                                   "[role]\nrole_arn = arn:aws:iam::1:role/x\nsource_profile = default\n");
+    write_file(".aws/config", "[profile sso]\nregion = eu-west-1\nsso_session = corp\nsso_account_id = 1\n"
+                              "[profile old]\nsso_start_url = https://corp.example/start\n"
+                              "[profile chained]\naws_access_key_id=A2\naws_secret_access_key=" FILE_SECRET
+                              "\nRole_Arn = arn:aws:iam::1:role/y\ncredential_source = Environment\n"
+                              "[sso-session corp]\nsso_start_url = https://corp.example/start\n");
+    clt_s3_config c = read_config(); /* other profiles and the session do not matter */
+    assert_string_equal(c.credentials.access_key, "A1");
+    clt_s3_config_free(&c);
+    setenv("AWS_PROFILE", "sso", 1);
+    refused("/.aws/config:3: sso_session of profile sso: ");
+    refused("credential_process = aws configure export-credentials --profile sso --format process");
+    setenv("AWS_PROFILE", "old", 1);
+    refused("/.aws/config:6: sso_start_url of profile old");
+    setenv("AWS_PROFILE", "role", 1);
+    refused("/.aws/credentials:5: role_arn of profile role");
+    setenv("AWS_PROFILE", "chained", 1);
+    refused("/.aws/config:10: Role_Arn of profile chained");
+    environment_keys(); /* the source that the AWS tools prefer, too */
+    c = read_config();
+    assert_string_equal(c.credentials.secret_key, ENV_SECRET);
+    clt_s3_config_free(&c);
+}
+
+static void web_identity(void **state) {
+    (void)state;
+    setenv("AWS_WEB_IDENTITY_TOKEN_FILE", "/var/run/secrets/token", 1);
+    refused("AWS_WEB_IDENTITY_TOKEN_FILE is set");
+    environment_keys();
+    clt_s3_config c = read_config();
+    clt_s3_config_free(&c);
+}
+
 /* --- metadata of a container --- */
 
 #define OK(body) "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" body
@@ -317,6 +358,92 @@ static void metadata_of_a_container(void **state) {
     refused("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI");
     assert_int_equal(fake_requests(s), 3);
     fake_stop(s);
+}
+
+/* Kubernetes gives the token in a file and replaces it. */
+static void token_in_a_file(void **state) {
+    (void)state;
+    const fake_step steps[] = {{.reply = OK("{" KEYS "}"), .ends = true},
+                               {.reply = "HTTP/1.1 503 Busy\r\nConnection: close\r\n\r\n", .ends = true},
+                               {.reply = OK("{" KEYS "}"), .ends = true}};
+    fake_server *s = fake_start(steps, CLT_COUNT_OF(steps));
+    char *path = clt_path_join(folder, "token");
+    setenv("CLTRAIN_S3_METADATA", "1", 1);
+    setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", fake_url(s), 1);
+    setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN", "unused", 1);
+    setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", path, 1);
+    write_file("token", "token-1\n");
+    clt_s3_config c = read_config();
+    write_file("token", "token-2");
+    tu_assert_ok(clt_s3_config_refresh(&c), "refresh"); /* the second attempt brings them */
+    clt_s3_config_free(&c);
+    assert_non_null(strstr(fake_request(s, 0), "uthorization: token-1\r\n"));
+    assert_non_null(strstr(fake_request(s, 2), "uthorization: token-2\r\n"));
+    write_file("token", "token\r\nx-more: 1");
+    refused("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE has");
+    setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", folder, 1);
+    assert_int_equal(clt_s3_config_read(&c), CLT_IO);
+    assert_int_equal(fake_requests(s), 3);
+    fake_stop(s);
+    clt_free(path);
+}
+
+/* --- metadata of an instance --- */
+
+#define STATUS(text) "HTTP/1.1 " text "\r\nContent-Length: 0\r\n\r\n"
+
+static void metadata_of_an_instance(void **state) {
+    (void)state;
+    const fake_step steps[] = {
+        {.reply = OK("token-of-the-service"), .ends = true},
+        {.reply = STATUS("500 Oops")},
+        {.reply = OK("the role\n"), .ends = true},
+        {.reply = OK("{\"Code\": \"Success\", " KEYS ", \"Token\": \"TI\", "
+                     "\"Expiration\": \"2030-01-31T12:00:00Z\"}"),
+         .ends = true},
+        {.reply = OK("token-of-the-service"), .ends = true}, /* an instance without a role */
+        {.reply = STATUS("404 Not Found")},
+        {.reply = OK("token-of-the-service"), .ends = true},
+        {.reply = OK("the role"), .ends = true},
+        {.reply = STATUS("403 Forbidden")},
+        {.reply = STATUS("403 Forbidden")}, /* the service is switched off */
+    };
+    fake_server *s = fake_start(steps, CLT_COUNT_OF(steps));
+    char *url = clt_format("%s/", fake_url(s));
+    setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", url, 1);
+    clt_s3_config c = read_config(); /* not asked for */
+    clt_s3_config_free(&c);
+    setenv("CLTRAIN_S3_METADATA", "1", 1);
+    setenv("AWS_EC2_METADATA_DISABLED", "true", 1);
+    c = read_config();
+    assert_int_equal(fake_requests(s), 0);
+    clt_s3_config_free(&c);
+    unsetenv("AWS_EC2_METADATA_DISABLED");
+    c = read_config();
+    assert_string_equal(c.credentials.secret_key, FILE_SECRET);
+    assert_string_equal(c.credentials.session_token, "TI");
+    assert_true(c.credentials.expires == 1896091200.0);
+    clt_s3_config_free(&c);
+    assert_non_null(strstr(fake_request(s, 0), "PUT /latest/api/token HTTP/1.1"));
+    assert_non_null(strstr(fake_request(s, 0), "x-aws-ec2-metadata-token-ttl-seconds: 300\r\n"));
+    assert_non_null(
+        strstr(fake_request(s, 3), "GET /latest/meta-data/iam/security-credentials/the%20role HTTP"));
+    for (size_t i = 1; i < 4; i++)
+        assert_non_null(strstr(fake_request(s, i), "x-aws-ec2-metadata-token: token-of-the-service\r\n"));
+    c = read_config();
+    assert_null(c.credentials.access_key);
+    refused("the instance's metadata service gave no credentials (status 403)");
+    c = read_config();
+    assert_null(c.credentials.access_key);
+    assert_int_equal(fake_requests(s), CLT_COUNT_OF(steps));
+    static const char *const places[] = {"http://169.254.169.254.example/", "http://metadata.example",
+                                         "http://127.0.0.1@metadata.example", "ftp://127.0.0.1"};
+    for (size_t i = 0; i < CLT_COUNT_OF(places); i++) {
+        setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", places[i], 1);
+        refused("AWS_EC2_METADATA_SERVICE_ENDPOINT");
+    }
+    fake_stop(s);
+    clt_free(url);
 }
 
 static void what_is_refused(void **state) {
@@ -409,7 +536,11 @@ int main(int argc, char **argv) {
                                               cmocka_unit_test_setup(processes_are_quiet, fresh),
                                               cmocka_unit_test_setup(a_request_to_stop_ends_the_wait, fresh),
                                               cmocka_unit_test_setup(refresh_keeps_what_is_gone, fresh),
+                                              cmocka_unit_test_setup(logins_and_roles, fresh),
+                                              cmocka_unit_test_setup(web_identity, fresh),
                                               cmocka_unit_test_setup(metadata_of_a_container, fresh),
+                                              cmocka_unit_test_setup(token_in_a_file, fresh),
+                                              cmocka_unit_test_setup(metadata_of_an_instance, fresh),
                                               cmocka_unit_test_setup(what_is_refused, fresh),
                                               cmocka_unit_test_setup(keys_are_printable, fresh),
                                               cmocka_unit_test_setup(malformed_files, fresh)};
