@@ -50,7 +50,7 @@ EOF
 store_run() {
     "${store_in[@]}" "$BUILD/object/bin/weed" server -dir="$store_dir/data" -s3 -ip="$store_address" -ip.bind="$store_address" -master.telemetry=false \
         -s3.port.iceberg=0 -s3.port.lance=0 -s3.config="$store_dir/s3.json" -s3.port="${ports[0]}" \
-        -master.port="${ports[1]}" -volume.port="${ports[2]}" -filer.port="${ports[3]}" -volume.max=50 \
+        -master.electionTimeout=1s -master.port="${ports[1]}" -volume.port="${ports[2]}" -filer.port="${ports[3]}" -volume.max=50 \
         -master.volumeSizeLimitMB=256 >"$store_dir/log" 2>&1 &
     store_pid=$!
 }
@@ -66,7 +66,7 @@ s3 = boto3.client("s3", config=Config(connect_timeout=1, read_timeout=5, retries
 bucket = os.environ["TEST_BUCKET"]
 try:
     s3.create_bucket(Bucket=bucket)
-except s3.exceptions.BucketAlreadyExists:
+except (s3.exceptions.BucketAlreadyExists, s3.exceptions.BucketAlreadyOwnedByYou):
     pass
 s3.put_object(Bucket=bucket, Key="started", Body=b"1")
 s3.delete_object(Bucket=bucket, Key="started")

@@ -116,7 +116,7 @@ static clt_status open_run(cltrain_run *run) {
     run->options.started = clt_now();
     run->run = (clt_run){.cfg = run->config, .opt = &run->options};
     clt_status st = clt_run_start(&run->run);
-    return st == CLT_STOPPED ? clt_run_stop(&run->run) : st;
+    return clt_run_ended(&run->run, st);
 }
 
 /* Returns to the caller's context, `before`. */
@@ -194,7 +194,7 @@ static clt_status train(cltrain_run *run, int64_t steps) {
     bool done;
     clt_status st = clt_run_loop(&run->run, steps, &done);
     if (st == CLT_OK && done) st = finish(run);
-    return st == CLT_STOPPED ? clt_run_stop(&run->run) : st;
+    return clt_run_ended(&run->run, st);
 }
 
 cltrain_status cltrain_run_train(cltrain_run *run, int64_t steps) {

@@ -15,6 +15,8 @@ const char *clt_io_explain(const char *path, int e) {
     return why && *why ? why : strerror(e);
 }
 
+static _Thread_local int last_errno;
+static _Thread_local double deadline;
 static _Thread_local bool heeds_stop;
 static _Thread_local const atomic_bool *heeded_flag;
 
@@ -25,6 +27,24 @@ bool clt_io_heed_stop(bool heed) {
 }
 void clt_io_heed_flag(const atomic_bool *stop) {
     heeded_flag = stop;
+}
+double clt_io_set_deadline(double at) {
+    double before = deadline;
+    deadline = at;
+    return before;
+}
+double clt_io_deadline(void) {
+    return deadline;
+}
+int clt_io_last_errno(void) {
+    return last_errno;
+}
+bool clt_io_may_pass(int e) {
+    static const int passing[] = {ETIMEDOUT, ECONNREFUSED, ECONNRESET,   EHOSTUNREACH,
+                                  EHOSTDOWN, ENETUNREACH,  ECONNABORTED, ENETDOWN};
+    for (size_t i = 0; i < CLT_COUNT_OF(passing); i++)
+        if (e == passing[i]) return true;
+    return false;
 }
 bool clt_io_stop_heeded(void) {
     return heeds_stop || heeded_flag;
@@ -42,6 +62,7 @@ static clt_status failed(const char *verb, const char *path, int e) {
                                      : "";
     if (e == EPROTONOSUPPORT) return clt_io_require(path, 0, verb);
     const clt_status st = e == ENOMEM ? CLT_NO_MEMORY : e == ENOKEY ? CLT_BAD_CONFIG : CLT_IO;
+    last_errno = e;
     return clt_error(st, "cannot %s %s: %s%s", verb, path, clt_io_explain(path, e), hint);
 }
 

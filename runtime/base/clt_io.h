@@ -158,6 +158,12 @@ int clt_io_version(const char *path, char version[CLT_IO_VERSION_BYTES]);
  * *n: how many. Other storage: *n = 0. */
 clt_status clt_io_clean(const char *path, double age, int *n);
 
+/* The errno value of the calling thread's last operation that failed with CLT_IO and a message; 0: none did.
+ */
+int clt_io_last_errno(void);
+/* Whether this errno value says that a storage could not be reached, or did not respond in time: the same
+ * operation may succeed later without anybody's doing. */
+bool clt_io_may_pass(int e);
 /* Why the calling thread's last operation on the storage of `path` failed with `e`: the storage's own words,
  * or strerror. Valid until its next operation. */
 const char *clt_io_explain(const char *path, int e);
@@ -172,6 +178,11 @@ bool clt_io_heed_stop(bool heed);
 /* Such operations of this thread also end when *stop becomes true: for threads that may not ask
  * clt_signal_received and are stopped by another one. `stop` is borrowed until the next call; NULL: none. */
 void clt_io_heed_flag(const atomic_bool *stop);
+/* Operations of this thread on remote storage end with ETIMEDOUT soon after this time (clt_now), also if the
+ * storage's own limit is later; 0, as at first: only that one counts. Returns the previous value. */
+double clt_io_set_deadline(double at);
+/* For components: the deadline of this thread, 0: none. */
+double clt_io_deadline(void);
 /* For components: whether this thread heeds requests; whether it does and there is one. */
 bool clt_io_stop_heeded(void);
 bool clt_io_stop_requested(void);

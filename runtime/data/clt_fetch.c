@@ -9,13 +9,11 @@
 
 #include "runtime/base/clt_hash.h"
 #include "runtime/base/clt_io.h"
-#include "runtime/base/clt_json.h"
 #include "runtime/base/clt_thread.h"
 #include "runtime/data/clt_digest.h"
 #include "runtime/data/clt_fetch_internal.h"
 
-enum { THREADS = 4, MAX_THREADS = 64, MAX_NAME = 255, INDEX_DEPTH = 16 };
-static const size_t max_index_bytes = (size_t)1 << 29;
+enum { THREADS = 4, MAX_THREADS = 64, MAX_NAME = 255 };
 static const double retry_seconds = 0.02; /* until a shard that cannot come now is tried again */
 
 /* --- threads --- */
@@ -140,44 +138,6 @@ void clt_fetch_stop(clt_fetch *f) {
     pthread_mutex_unlock(&f->lock);
 }
 
-/* --- index.json --- */
-
-static clt_status require_cache(const char *local) {
-    return clt_io_require(local,
-                          CLT_IO_CAN_RENAME | CLT_IO_CAN_WRITE_RANGES | CLT_IO_CAN_LOCK | CLT_IO_HAS_FOLDERS,
-                          "the local copy of a remote data set");
-}
-
-static clt_status copy_index(const char *from, const char *to) {
-    char *text;
-    size_t bytes;
-    json_t *root = NULL;
-    CLT_TRY(clt_io_read_all(from, max_index_bytes, &text, &bytes));
-    clt_status st = clt_json_parse(text, bytes, INDEX_DEPTH, from, &root);
-    if (st == CLT_OK) st = clt_io_write_atomic(to, text, bytes);
-    json_decref(root);
-    clt_free(text);
-    return st;
-}
-
-clt_status clt_fetch_index(const clt_fetch_set *s) {
-    clt_io_lock *lock = NULL;
-    CLT_TRY(require_cache(s->local));
-    char *to = clt_path_join(s->local, "index.json"), *from = clt_path_join(s->remote, "index.json"),
-         *work = clt_path_join(s->local, ".fetch");
-    clt_status st = CLT_OK;
-    if (!clt_io_is_file(to)) {
-        st = clt_io_mkdirs(work);
-        if (st == CLT_OK) st = fetch_lock(NULL, work, "index.lock", &lock);
-        if (st == CLT_OK && !clt_io_is_file(to)) st = copy_index(from, to);
-        clt_io_lock_release(lock);
-    }
-    clt_free(work);
-    clt_free(from);
-    clt_free(to);
-    return st;
-}
-
 /* --- sets --- */
 
 static clt_status check_name(const char *dir, const char *name) {
@@ -211,22 +171,13 @@ static fetch_file copy_file(const mds_file *m, const char *validate) {
     return (fetch_file){clt_strdup(m->name), m->bytes, h ? h->algo : -1, h ? clt_strdup(h->hex) : NULL};
 }
 
-static bool local_has(const char *dir, const mds_file *m) {
-    clt_io_info info;
-    char *path = clt_path_join(dir, m->name);
-    const bool there =
-        clt_io_try_stat(path, &info) == 0 && info.kind == CLT_IO_FILE && info.bytes == m->bytes;
-    clt_free(path);
-    return there;
-}
-
 /* Which of a shard's files is read, and what is downloaded for it. */
 static clt_status make_item(const clt_fetch *f, const clt_fetch_set *s, fetch_set *set, mds_shard *sh,
                             size_t index, fetch_item **out) {
     CLT_TRY(check_name(s->remote, sh->raw.name));
     if (sh->compression) CLT_TRY(check_name(s->remote, sh->zip.name));
-    sh->use_zip =
-        sh->compression && !local_has(s->local, &sh->raw) && (s->keep_zip || local_has(s->local, &sh->zip));
+    sh->use_zip = sh->compression && !fetch_has_file(s->local, &sh->raw) &&
+                  (s->keep_zip || fetch_has_file(s->local, &sh->zip));
     if (sh->compression && !clt_codec_plausible(sh->codec, sh->zip.bytes, sh->raw.bytes))
         return clt_error(CLT_BAD_DATA, "%s/%s: its bytes cannot decompress to raw_data.bytes %llu", s->remote,
                          sh->zip.name, (unsigned long long)sh->raw.bytes);
@@ -261,7 +212,8 @@ clt_status clt_fetch_add(clt_fetch *f, const clt_fetch_set *s, mds_index *x, siz
                        .local = clt_strdup(s->local),
                        .work = clt_path_join(s->local, ".fetch"),
                        .first = f->n_items,
-                       .retries = CLT_MAX(s->retries, 0)};
+                       .retries = CLT_MAX(s->retries, 0),
+                       .timeout = s->timeout > 0 ? s->timeout : CLT_FETCH_TIMEOUT};
     *first = f->n_items;
     pthread_mutex_lock(&f->lock);
     f->sets = clt_realloc(f->sets, (f->n_sets + 1) * sizeof *f->sets);
@@ -273,7 +225,7 @@ clt_status clt_fetch_add(clt_fetch *f, const clt_fetch_set *s, mds_index *x, siz
     }
     set->n = f->n_items - set->first;
     pthread_mutex_unlock(&f->lock);
-    if (st == CLT_OK) st = require_cache(s->local);
+    if (st == CLT_OK) st = fetch_require_cache(s->local);
     if (st == CLT_OK) st = clt_io_mkdirs(set->work);
     if (st == CLT_OK && f->p.cache_limit) st = fetch_open_uses(f, set);
     return st;
@@ -317,39 +269,65 @@ static void end_wait(clt_fetch *f) {
     if (--f->waiting == 0) f->waited += clt_now() - f->wait_began;
 }
 
-static clt_status wait_for(clt_fetch *f, fetch_item *it) {
+static clt_status wait_for(clt_fetch *f, fetch_item *it, double until) {
     const double look = 0.05; /* seconds between two looks at requests to stop */
     while (!it->there && it->state != FETCH_FAILED) {
         if (atomic_load(&f->stop) || clt_io_stop_requested()) return CLT_STOPPED;
+        if (clt_now() >= until) return CLT_AGAIN;
         wait_a_moment(f, look);
     }
     return it->there ? CLT_OK : it->st;
 }
 
+double fetch_patience(int retries, double timeout) {
+    return (1.0 + retries) * timeout;
+}
+
+/* Lock held. */
+static clt_status wait_and_count(clt_fetch *f, fetch_item *it, char *why, size_t why_bytes) {
+    const double start = clt_now(), patience = fetch_patience(it->set->retries, it->set->timeout);
+    if (it->state == FETCH_FAILED) it->state = FETCH_IDLE; /* once more, now that it matters */
+    it->not_before = 0;
+    pthread_cond_broadcast(&f->changed);
+    begin_wait(f);
+    const clt_status st = wait_for(f, it, start + patience);
+    end_wait(f);
+    const bool tried = it->state == FETCH_FAILED;
+    if (st != CLT_AGAIN)
+        snprintf(why, why_bytes, "%s", it->why);
+    else
+        snprintf(why, why_bytes,
+                 "%s of %s did not arrive in %.1f s (download_timeout %g s, download_retry %d): %s",
+                 it->get.name, it->set->remote, clt_now() - start, it->set->timeout, it->set->retries,
+                 tried ? it->why : "the download is not finished");
+    return st;
+}
+
 clt_status clt_fetch_need(clt_fetch *f, size_t shard) {
     fetch_item *it = f->items[shard];
-    char why[sizeof it->why] = "";
+    char why[2048] = "";
     clt_status st = CLT_OK;
     pthread_mutex_lock(&f->lock);
     it->waiters++;
     add_to_window(f, shard);
     if (it->state != FETCH_BUSY) it->there = fetch_is_there(it); /* another process may have removed it */
-    if (!it->there) {
-        if (it->state == FETCH_FAILED) it->state = FETCH_IDLE; /* once more, now that it matters */
-        it->not_before = 0;
-        pthread_cond_broadcast(&f->changed);
-        begin_wait(f);
-        st = wait_for(f, it);
-        end_wait(f);
-    }
+    if (!it->there) st = wait_and_count(f, it, why, sizeof why);
     it->waiters--;
     it->stamped = clt_now();
-    if (st == CLT_OK)
-        fetch_stamp(it, fetch_clock());
-    else
-        snprintf(why, sizeof why, "%s", it->why);
+    if (st == CLT_OK) fetch_stamp(it, fetch_clock());
     pthread_mutex_unlock(&f->lock);
     return st == CLT_OK || st == CLT_STOPPED ? st : clt_error(st, "%s", why);
+}
+
+void clt_fetch_drop(clt_fetch *f, size_t shard) {
+    fetch_item *it = f->items[shard];
+    char *path = fetch_path(it);
+    pthread_mutex_lock(&f->lock);
+    clt_io_try_unlink(path);
+    it->there = false;
+    fetch_stamp(it, 0);
+    pthread_mutex_unlock(&f->lock);
+    clt_free(path);
 }
 
 bool clt_fetch_has(clt_fetch *f, size_t shard) {

@@ -3,6 +3,11 @@
  * each shard sees to it that one of them downloads it, and the end of a process frees its locks. A download
  * that was cut off goes on where it ended. Size and checksum are compared before a shard gets its name.
  *
+ * A download is attempted 1 + retries times, each time for at most `timeout` seconds. A shard that a storage
+ * which cannot be reached does not deliver in that time is CLT_AGAIN: the same run may succeed later. What
+ * somebody has to mend is CLT_IO: the remote lacks the file, refuses it, or has other bytes than index.json
+ * says.
+ *
  * LOCAL/index.json and LOCAL/SHARD are what a reader of the data set expects; LOCAL/.fetch has the locks and
  * unfinished downloads. LOCAL must be on storage with folders, names that change, ranges and locks; the
  * remote is any path or URL of clt_io.
@@ -18,6 +23,8 @@
 
 typedef struct clt_fetch clt_fetch;
 
+enum { CLT_FETCH_TIMEOUT = 60, CLT_FETCH_RETRIES = 2 }; /* defaults of StreamingDataset */
+
 typedef struct {
     uint64_t cache_limit; /* bytes of all shards in the local folders together; 0: no limit */
     int threads;          /* downloads at a time; 0: 4 */
@@ -29,6 +36,7 @@ typedef struct {
     const char *validate_hash; /* of the downloaded file, as in clt_mds_params */
     bool keep_zip;             /* compressed shards stay compressed; false: they are stored decompressed */
     int retries;               /* further attempts after a failed download */
+    double timeout;            /* seconds of an attempt; 0: CLT_FETCH_TIMEOUT */
 } clt_fetch_set;
 
 /* Starts the threads. CLT_FAIL, CLT_NO_MEMORY. */
@@ -36,9 +44,12 @@ clt_status clt_fetch_create(const clt_fetch_params *p, clt_fetch **out);
 /* Cuts running downloads off. NULL is allowed. */
 void clt_fetch_close(clt_fetch *f);
 
-/* Puts the remote's index.json into the local folder, which is created, unless there is one. Heeds a request
- * to stop if the calling thread does (clt_io_heed_stop). CLT_BAD_DATA: it is no JSON; CLT_BAD_CONFIG: the
- * local folder cannot serve as a cache; CLT_STOPPED. */
+/* Puts the remote's index.json into the local folder, which is created. If there is one already, compares the
+ * two: CLT_BAD_DATA, with the first shard that differs, if the remote data set was replaced. If the remote
+ * cannot be read then, a local folder that has all its shards is used as it is, with a line that says so, and
+ * an incomplete one is CLT_AGAIN or CLT_IO as above. Heeds a request to stop if the calling thread does
+ * (clt_io_heed_stop). CLT_BAD_DATA also: it is no JSON; CLT_BAD_CONFIG: the local folder cannot serve as a
+ * cache; CLT_IO: there is no local one and the remote cannot be read; CLT_STOPPED. */
 clt_status clt_fetch_index(const clt_fetch_set *s);
 /* Adds the data set of this index and decides for every shard which file will be read (x->shards[].use_zip):
  * what the local folder has already, else what keep_zip says. *first is the number of its first shard.
@@ -48,9 +59,13 @@ clt_status clt_fetch_add(clt_fetch *f, const clt_fetch_set *s, mds_index *x, siz
 /* The shards that will be needed next, the first one first, instead of those announced before; a shard may
  * occur several times. They are downloaded in this order and not removed for the limit's sake. */
 void clt_fetch_announce(clt_fetch *f, const size_t *shards, size_t n);
-/* Waits until the shard's file is in the local folder. Reports why it cannot be: CLT_BAD_DATA: size or
- * checksum are wrong; CLT_IO; CLT_STOPPED: clt_fetch_stop, or a request to stop that the thread heeds. */
+/* Waits until the shard's file is in the local folder, at most as long as all attempts may take, whoever
+ * makes them: so ranks that need one shard give up together. Reports the shard, its remote, the time and the
+ * reason: CLT_AGAIN and CLT_IO as above; CLT_BAD_DATA: it cannot be decompressed; CLT_STOPPED:
+ * clt_fetch_stop, or a request to stop that the thread heeds. */
 clt_status clt_fetch_need(clt_fetch *f, size_t shard);
+/* Removes the shard's file, which is damaged, so that clt_fetch_need brings it again. */
+void clt_fetch_drop(clt_fetch *f, size_t shard);
 /* Whether the shard's file is in the local folder. */
 bool clt_fetch_has(clt_fetch *f, size_t shard);
 /* Seconds in which a thread waited in clt_fetch_need, up to now. */

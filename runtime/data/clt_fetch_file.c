@@ -14,7 +14,19 @@ typedef struct {
     char *head;                  /* what the journal must begin with */
     char version[CLT_IO_VERSION_BYTES];
     bool has_version;
+    bool passes, hopeless; /* the last attempt's failure: may pass; stays if nobody mends it */
 } download;
+
+/* Notes what the failure of an operation on the remote means; returns its status. */
+static clt_status note(download *d, clt_status st, int e) {
+    static const int certain[] = {ENOENT, ENODEV, EACCES, EPERM, ENOTDIR, EKEYEXPIRED};
+    d->passes = st == CLT_IO && clt_io_may_pass(e);
+    for (size_t i = 0; i < CLT_COUNT_OF(certain); i++) d->hopeless |= st == CLT_IO && e == certain[i];
+    return st;
+}
+static clt_status judge(download *d, clt_status st) {
+    return note(d, st, clt_io_last_errno());
+}
 
 char *fetch_path(const fetch_item *it) {
     return clt_path_join(it->set->local, it->keep.name);
@@ -47,7 +59,7 @@ static clt_status read_version(download *d) {
     if (e == ENOTSUP) snprintf(d->version, sizeof d->version, "-"); /* then the size alone is compared */
     if (e == ECANCELED && clt_io_stop_requested()) return CLT_STOPPED;
     if (e && e != ENOTSUP)
-        return clt_error(CLT_IO, "cannot read %s: %s", d->from, clt_io_explain(d->from, e));
+        return note(d, clt_error(CLT_IO, "cannot read %s: %s", d->from, clt_io_explain(d->from, e)), e);
     d->head = clt_format("cltrain fetch 1\n%s\n%s\n%" PRIu64 "\n", d->from, d->version, d->it->get.bytes);
     return CLT_OK;
 }
@@ -73,103 +85,128 @@ static uint64_t resume_at(const download *d) {
     return done;
 }
 
-static clt_status write_journal(const download *d, clt_file *part, uint64_t done) {
-    CLT_TRY(clt_file_datasync(part));
-    char *text = clt_format("%s%" PRIu64 "\n", d->head, done);
-    clt_status st = clt_io_write_atomic(d->journal, text, strlen(text));
+/* Says that `done` bytes of the part count. The process may be killed at any time; the contents need not
+ * survive a loss of power if a checksum will tell. */
+static clt_status write_journal(const download *d, clt_file *journal, clt_file *part, uint64_t done) {
+    const bool checked = d->it->get.algo >= 0;
+    if (!checked) CLT_TRY(clt_file_datasync(part));
+    char *text = clt_format("%s%020" PRIu64 "\n", d->head, done);
+    const clt_status st = clt_file_pwrite(journal, text, strlen(text), 0);
     clt_free(text);
-    return st;
+    return st == CLT_OK && !checked ? clt_file_datasync(journal) : st;
 }
 
 /* --- the bytes --- */
 
-static clt_status check_size(const download *d, clt_file *from) {
+static clt_status check_size(download *d, clt_file *from) {
     uint64_t bytes;
-    CLT_TRY(clt_file_size(from, &bytes));
+    CLT_TRY(judge(d, clt_file_size(from, &bytes)));
     if (bytes == d->it->get.bytes) return CLT_OK;
-    return clt_error(CLT_BAD_DATA,
+    return clt_error(CLT_IO,
                      "%s has %" PRIu64 " bytes and index.json says %" PRIu64
                      ": write the data set there again, or remove %s if its index.json is an old one",
                      d->from, bytes, d->it->get.bytes, d->it->set->local);
 }
 
-static clt_status copy(clt_fetch *f, const download *d, clt_file *from, clt_file *part, uint64_t at,
-                       char *buffer) {
+/* The files of an attempt, and the checksum of what the part has. */
+typedef struct {
+    clt_file *from, *part, *journal; /* journal NULL: a single piece */
+    clt_digest *hash;                /* NULL: none is compared */
+} transfer;
+
+static clt_status copy(clt_fetch *f, download *d, const transfer *t, uint64_t at, char *buffer) {
     const uint64_t all = d->it->get.bytes;
     while (at < all) {
         const size_t n = (size_t)CLT_MIN(all - at, (uint64_t)FETCH_PIECE);
         if (atomic_load(&f->stop)) return CLT_STOPPED;
-        CLT_TRY(clt_file_pread(from, buffer, n, at));
-        CLT_TRY(clt_file_pwrite(part, buffer, n, at));
+        if (clt_now() >= clt_io_deadline()) {
+            d->passes = true;
+            return clt_error(CLT_IO, "%s: %" PRIu64 " of %" PRIu64 " bytes arrived in %g s", d->from, at, all,
+                             d->it->set->timeout);
+        }
+        CLT_TRY(judge(d, clt_file_pread(t->from, buffer, n, at)));
+        CLT_TRY(clt_file_pwrite(t->part, buffer, n, at));
+        if (t->hash) clt_digest_add(t->hash, buffer, n);
         atomic_fetch_add(&f->received, n);
         at += n;
-        if (at < all) CLT_TRY(write_journal(d, part, at));
+        if (at < all) CLT_TRY(write_journal(d, t->journal, t->part, at));
     }
-    return clt_file_datasync(part);
+    return t->hash ? CLT_OK : clt_file_datasync(t->part);
 }
 
-static clt_status check_hash(const download *d, char *buffer) {
-    const fetch_file *g = &d->it->get;
-    if (g->algo < 0) return CLT_OK;
-    clt_digest *h;
-    clt_file *part;
-    char hex[CLT_DIGEST_MAX_HEX];
-    CLT_TRY(clt_file_open(d->part, CLT_IO_READ, &part));
-    clt_status st = clt_digest_begin(g->algo, &h);
-    if (st == CLT_OK) {
-        for (uint64_t at = 0; at < g->bytes && st == CLT_OK; at += FETCH_PIECE) {
-            const size_t n = (size_t)CLT_MIN(g->bytes - at, (uint64_t)FETCH_PIECE);
-            st = clt_file_pread(part, buffer, n, at);
-            if (st == CLT_OK) clt_digest_add(h, buffer, n);
-        }
-        clt_digest_end(h, hex);
+/* What an earlier attempt has brought. */
+static clt_status hash_part(const transfer *t, uint64_t bytes, char *buffer) {
+    for (uint64_t at = 0; t->hash && at < bytes; at += FETCH_PIECE) {
+        CLT_TRY(clt_file_pread(t->part, buffer, FETCH_PIECE, at)); /* `bytes` are whole pieces */
+        clt_digest_add(t->hash, buffer, FETCH_PIECE);
     }
-    clt_file_close(part);
-    CLT_TRY(st);
+    return CLT_OK;
+}
+
+static clt_status check_hash(const download *d, const char *hex) {
+    const fetch_file *g = &d->it->get;
     if (strcmp(hex, g->hex) == 0) return CLT_OK;
-    return clt_error(CLT_BAD_DATA,
+    return clt_error(CLT_IO,
                      "%s: %s checksum mismatch: index.json says %s, what arrived has %s; write the data set "
                      "there again",
                      d->from, clt_digest_name(g->algo), g->hex, hex);
 }
 
+static clt_status check_version(const download *d) {
+    char version[CLT_IO_VERSION_BYTES];
+    if (!d->has_version || (clt_io_version(d->from, version) == 0 && strcmp(version, d->version) == 0))
+        return CLT_OK;
+    return clt_error(CLT_IO, "%s changed while it was read", d->from);
+}
+
+static clt_status open_transfer(download *d, uint64_t at, transfer *t) {
+    const clt_io_mode mode = at ? CLT_IO_UPDATE : CLT_IO_CREATE;
+    CLT_TRY(judge(d, clt_file_open(d->from, CLT_IO_READ, &t->from)));
+    CLT_TRY(check_size(d, t->from));
+    CLT_TRY(clt_file_open(d->part, mode, &t->part));
+    if (d->it->get.bytes > FETCH_PIECE) CLT_TRY(clt_file_open(d->journal, mode, &t->journal));
+    return d->it->get.algo < 0 ? CLT_OK : clt_digest_begin(d->it->get.algo, &t->hash);
+}
+
 /* One attempt, from where the journal ends. */
 static clt_status attempt(clt_fetch *f, download *d, char *buffer) {
-    clt_file *from, *part;
+    transfer t = {0};
+    char hex[CLT_DIGEST_MAX_HEX] = "";
     uint64_t at = 0;
     const bool pieces = d->it->get.bytes > FETCH_PIECE;
     clt_free(d->head);
     d->head = NULL;
+    d->passes = d->hopeless = false;
     if (pieces) CLT_TRY(read_version(d));
     if (pieces) at = resume_at(d);
-    CLT_TRY(clt_file_open(d->from, CLT_IO_READ, &from));
-    clt_status st = check_size(d, from);
-    if (st == CLT_OK) st = clt_file_open(d->part, at ? CLT_IO_UPDATE : CLT_IO_CREATE, &part);
-    if (st == CLT_OK) {
-        st = copy(f, d, from, part, at, buffer);
-        const clt_status closed = clt_file_close(part);
-        if (st == CLT_OK) st = closed;
-    }
-    clt_file_close(from);
-    char version[CLT_IO_VERSION_BYTES];
-    if (st == CLT_OK && pieces && d->has_version &&
-        (clt_io_version(d->from, version) != 0 || strcmp(version, d->version) != 0))
-        st = clt_error(CLT_IO, "%s changed while it was read", d->from);
-    else if (st == CLT_OK)
-        st = check_hash(d, buffer);
-    else
-        return st; /* the journal counts */
+    clt_status st = open_transfer(d, at, &t);
+    if (st == CLT_OK) st = hash_part(&t, at, buffer);
+    if (st == CLT_OK) st = copy(f, d, &t, at, buffer);
+    if (t.hash) clt_digest_end(t.hash, hex);
+    const clt_status closed = clt_file_close(t.part);
+    clt_file_close(t.journal);
+    clt_file_close(t.from);
+    if (st == CLT_OK) st = closed;
+    CLT_TRY(st); /* the journal counts */
+    if (d->it->get.algo >= 0)
+        st = check_hash(d, hex);
+    else if (pieces)
+        st = check_version(d);
     if (st != CLT_OK) clt_io_try_unlink(d->journal);
     return st;
 }
 
+/* All attempts, each with a deadline of its own. */
 static clt_status get(clt_fetch *f, download *d, char *buffer) {
     clt_status st = CLT_OK;
     for (int i = 0; i <= d->it->set->retries; i++) {
+        const double before = clt_io_set_deadline(clt_now() + d->it->set->timeout);
         st = attempt(f, d, buffer);
-        if (st != CLT_IO && st != CLT_BAD_DATA) break;
+        clt_io_set_deadline(before);
+        if (st == CLT_BAD_DATA) st = CLT_IO; /* the file ends early */
+        if (st != CLT_IO || d->hopeless) break;
     }
-    return st;
+    return st == CLT_IO && d->passes ? CLT_AGAIN : st;
 }
 
 /* --- its place --- */

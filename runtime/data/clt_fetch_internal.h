@@ -15,6 +15,7 @@ typedef struct {
     clt_file *uses;  /* with a limit: when each shard was last used, 0: it is not there */
     size_t first, n; /* its shards */
     int retries;
+    double timeout;
 } fetch_set;
 
 typedef struct {
@@ -60,6 +61,13 @@ struct clt_fetch {
     int waiting;
     double waited, wait_began;
 };
+
+/* Seconds of all attempts at a download. */
+double fetch_patience(int retries, double timeout);
+/* Whether storage can be a local folder; CLT_BAD_CONFIG. */
+clt_status fetch_require_cache(const char *local);
+/* Whether the folder has the file, with its whole size. */
+bool fetch_has_file(const char *dir, const mds_file *m);
 
 /* Downloads the item's file, with `buffer` of FETCH_PIECE bytes. *later: another process does, or there is no
  * room in the cache now; ask again. `needed`: somebody waits for it. */

@@ -41,6 +41,7 @@ struct clt_loader {
     bool quit, thread_runs;
     int64_t shown;        /* the sample of clt_loader_show */
     clt_fetch *fetch;     /* NULL: nothing is fetched */
+    bool begun;           /* a request was filled */
     int64_t ahead, step;  /* samples of the window, 0: 8 requests; positions from a request to the next one */
     int64_t *ahead_ids;   /* [ahead_cap] */
     size_t *ahead_shards; /* likewise */
@@ -54,7 +55,8 @@ void clt_loader_params_default(clt_loader_params *p) {
                              .bos_token_id = -1,
                              .pad_token_id = -1,
                              .max_rows = 1,
-                             .download_retry = 2};
+                             .download_retry = CLT_FETCH_RETRIES,
+                             .download_timeout = CLT_FETCH_TIMEOUT};
 }
 
 /* The samples at some positions; readers with rows of their own take the positions themselves. */
@@ -77,12 +79,12 @@ static bool reserve_ahead(clt_loader *l, int64_t n) {
     return shards != NULL;
 }
 
-/* Announces the shards of this request and of those that follow it in the epoch: the same stretches of the
- * next global batches. */
-static void announce(clt_loader *l, const buffer *b) {
+/* Announces the shards of this request and, with `more_too`, of those that follow it in the epoch: the same
+ * stretches of the next global batches. */
+static void announce(clt_loader *l, const buffer *b, bool more_too) {
     enum { BATCHES = 8 };
-    const int64_t rows = clt_loader_num_samples(l), count = b->key.count;
-    const int64_t ahead = l->ahead ? l->ahead : BATCHES * count, step = CLT_MAX(l->step, count);
+    const int64_t rows = clt_loader_num_samples(l), count = b->key.count, step = CLT_MAX(l->step, count);
+    const int64_t ahead = !more_too ? 0 : l->ahead ? l->ahead : BATCHES * count;
     int64_t n = 0;
     if (!l->fetch || !l->reader->ops->shard || count < 1 || !reserve_ahead(l, count + ahead)) return;
     memcpy(l->ahead_ids, b->samples, (size_t)count * sizeof *l->ahead_ids);
@@ -119,7 +121,7 @@ static clt_status fill(clt_loader *l, buffer *b) {
     b->all = (clt_sample_counts){0};
     for (int64_t k = 0, at = 0; k < b->key.n; at += b->key.part[k++].count)
         CLT_TRY(find_samples(l, b->key.epoch, b->key.part[k], b->samples + at));
-    announce(l, b);
+    announce(l, b, l->begun); /* the first request shares the line with no shard that it does not need */
     for (int64_t i = 0; i < b->key.count; i++) {
         void *row[CLT_BATCH_MAX_FIELDS] = {NULL};
         clt_sample_counts one = {0};
@@ -131,6 +133,8 @@ static clt_status fill(clt_loader *l, buffer *b) {
         b->all.targets += one.targets;
         b->all.tokens += one.tokens;
     }
+    if (!l->begun) announce(l, b, true);
+    l->begun = true;
     return CLT_OK;
 }
 

@@ -18,10 +18,11 @@ typedef struct {
     const char *name; /* for messages */
     const char *local, *remote;
     const char *split, *validate_hash;
-    double proportion, repeat, choose; /* NaN: not given; at most one of them (clt_streams.h) */
-    bool has_keep_zip, has_retry;      /* whether the next two are given */
+    double proportion, repeat, choose;         /* NaN: not given; at most one of them (clt_streams.h) */
+    bool has_keep_zip, has_retry, has_timeout; /* whether the next three are given */
     bool keep_zip;
     int64_t download_retry;
+    double download_timeout;
 } clt_loader_stream;
 
 typedef struct {
@@ -32,6 +33,7 @@ typedef struct {
     uint64_t cache_limit; /* clt_fetch_params */
     bool keep_zip;        /* clt_fetch_set */
     int64_t download_retry;           /* likewise; default 2 */
+    double download_timeout;          /* likewise, seconds; default 60 */
     const clt_loader_stream *streams; /* several data sets instead of `local` */
     int n_streams;                    /* 0: one data set */
     int64_t max_seq_len;

@@ -62,7 +62,8 @@ clt_status clt_mds_open(const char *dir, const clt_mds_params *p, clt_mds **out)
                                .local = dir,
                                .validate_hash = p->validate_hash,
                                .keep_zip = p->keep_zip,
-                               .retries = p->retries};
+                               .retries = p->retries,
+                               .timeout = p->timeout};
     size_t first = 0;
     if (p->fetch) CLT_TRY(clt_fetch_index(&set));
     CLT_TRY(mds_index_load(dir, p->fetch != NULL, &x));

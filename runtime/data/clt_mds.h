@@ -23,6 +23,7 @@ typedef struct {
     const char *remote;
     bool keep_zip; /* as the next in clt_fetch_set */
     int retries;
+    double timeout;
 } clt_mds_params;
 
 typedef struct clt_mds clt_mds;

@@ -247,7 +247,7 @@ static clt_status check_zip_beside(mds_shards *s, const mds_shard *sh) {
 
 /* --- both --- */
 
-clt_status mds_shard_use(mds_shards *s, size_t shard) {
+static clt_status open_and_check(mds_shards *s, size_t shard) {
     mds_shard *sh = &s->x.shards[shard];
     CLT_TRY(sh->use_zip ? use_slot(s, shard) : use_file(s, shard));
     if (sh->checked) return CLT_OK;
@@ -256,6 +256,32 @@ clt_status mds_shard_use(mds_shards *s, size_t shard) {
     if (s->check_all && sh->compression && !sh->use_zip) CLT_TRY(check_zip_beside(s, sh));
     sh->checked = true;
     return CLT_OK;
+}
+
+/* A file of a cache that a loss of power or somebody has damaged is fetched again. */
+static clt_status fetch_again(mds_shards *s, size_t shard) {
+    for (size_t i = 0; i < MDS_OPEN_FILES; i++) {
+        mds_open_file *f = &s->files[i];
+        if (f->shard != shard) continue;
+        clt_file_close(f->file);
+        *f = (mds_open_file){NULL, SIZE_MAX, 0};
+    }
+    mds_shards_forget(s, shard);
+    clt_fetch_drop(s->fetch, s->fetch_first + shard);
+    return open_and_check(s, shard);
+}
+
+clt_status mds_shard_use(mds_shards *s, size_t shard) {
+    if (!s->fetch || s->x.shards[shard].checked) return open_and_check(s, shard);
+    char why[1024];
+    clt_error_quiet(true);
+    const clt_status st = open_and_check(s, shard);
+    clt_error_quiet(false);
+    if (st == CLT_OK || st == CLT_STOPPED) return st;
+    snprintf(why, sizeof why, "%s", clt_last_error());
+    if (st != CLT_BAD_DATA) return clt_error(st, "%s", why);
+    clt_warn("%s: fetched once more", why);
+    return fetch_again(s, shard);
 }
 
 void mds_shards_forget(mds_shards *s, size_t shard) {

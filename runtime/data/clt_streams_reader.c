@@ -54,6 +54,7 @@ clt_loader_params clt_loader_params_of_stream(const clt_loader_params *all, int 
     if (s->split) p.split = s->split;
     if (s->validate_hash) p.validate_hash = s->validate_hash;
     if (s->has_retry) p.download_retry = s->download_retry;
+    if (s->has_timeout) p.download_timeout = s->download_timeout;
     if (s->has_keep_zip) p.keep_zip = s->keep_zip;
     p.cache_bytes = (all->cache_bytes ? all->cache_bytes : DEFAULT_CACHE) / (size_t)all->n_streams;
     return p;

@@ -150,7 +150,8 @@ clt_status clt_reader_open_mds(const clt_loader_params *p, clt_mds **out) {
                                .fetch = remote ? p->fetch : NULL,
                                .remote = from,
                                .keep_zip = p->keep_zip,
-                               .retries = (int)CLT_MIN(p->download_retry, INT32_MAX)};
+                               .retries = (int)CLT_MIN(p->download_retry, INT32_MAX),
+                               .timeout = p->download_timeout};
     const clt_status st = clt_mds_open(dir, &mp, out);
     clt_free(from);
     clt_free(dir);

@@ -75,7 +75,7 @@ typedef struct {
     char *dst;
     size_t bytes, piece;
     uint64_t offset;
-    double limit;
+    double limit, deadline; /* of the calling thread */
     pthread_mutex_t lock;
     int error;
     char *text;
@@ -84,9 +84,10 @@ typedef struct {
 static void get_piece(void *ctx, size_t i) {
     division *d = ctx;
     size_t from = i * d->piece;
-    double before = clt_s3_limit(d->limit);
+    const double limit = clt_s3_limit(d->limit), deadline = clt_io_set_deadline(d->deadline);
     int e = get(d->r, d->dst + from, CLT_MIN(d->piece, d->bytes - from), d->offset + from);
-    clt_s3_limit(before);
+    clt_s3_limit(limit);
+    clt_io_set_deadline(deadline);
     if (!e) return;
     pthread_mutex_lock(&d->lock);
     if (!d->error) {
@@ -103,6 +104,7 @@ static int get_large(clt_s3_reader *r, void *dst, size_t bytes, uint64_t offset)
     division d = {.r = r, .dst = dst, .bytes = bytes, .piece = CLT_CEIL_DIV(bytes, n), .offset = offset};
     d.limit = clt_s3_limit(0);
     clt_s3_limit(d.limit);
+    d.deadline = clt_io_deadline();
     pthread_mutex_init(&d.lock, NULL);
     clt_parallel_for(n, (int)n, get_piece, &d);
     pthread_mutex_destroy(&d.lock);

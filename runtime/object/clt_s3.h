@@ -2,10 +2,10 @@
  * (ECONNRESET, ECONNREFUSED, EHOSTUNREACH, ETIMEDOUT of clt_http; status 408, 429, 500, 502, 503, 504; an
  * <Error> of that kind with another status; up to three bodies that arrived damaged) is repeated after 0.2 s
  * x 2^k with full jitter, at most 20 s, or as long as Retry-After says (at most 60 s), until the deadline of
- * the call. While the store has never responded, a name, route or port that cannot be reached ends a call
- * after 60 s: it is probably a mistake. A clock that differs by minutes (RequestTimeTooSkewed) is corrected
- * by the server's; expired credentials are read again once a call, and before they expire; the region that
- * the store names is taken once a call and kept for the bucket.
+ * the call or that of its thread (clt_io_set_deadline). While the store has never responded, a name, route or
+ * port that cannot be reached ends a call after 60 s: it is probably a mistake. A clock that differs by
+ * minutes (RequestTimeTooSkewed) is corrected by the server's; expired credentials are read again once a
+ * call, and before they expire; the region that the store names is taken once a call and kept for the bucket.
  *
  * Functions return 0 or an errno value and print nothing but one warning a minute while a store does not
  * respond. clt_s3_failure tells the calling thread the last failure: "cannot get s3://bucket/key: GET: 403

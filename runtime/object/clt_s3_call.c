@@ -502,7 +502,9 @@ static bool is_name(const clt_s3_call *c) {
 }
 
 int clt_s3_call_run(clt_s3 *s, clt_s3_call *c) {
-    const double begun = clt_now(), deadline = begun + (limit > 0 ? limit : s->seconds);
+    const double begun = clt_now(), end = clt_io_deadline();
+    double deadline = begun + (limit > 0 ? limit : s->seconds);
+    if (end > 0) deadline = CLT_MIN(deadline, end);
     int failures = 0;
     clt_s3_forget();
     if (!is_name(c)) return clt_s3_fail(EINVAL, "'%s' is no name of a bucket", c->bucket);

@@ -253,13 +253,14 @@ static void add_loader(clt_str *b, clt_loader_config l) {
                               &l.split,           &l.shuffle_algo,    &l.validate_hash,
                               &l.sampling_method, &l.batching_method, &l.token_encoding_type};
     for (size_t i = 0; i < CLT_COUNT_OF(strings); i++) add_string(b, strings[i]);
-    clt_str_addf(b, "%d %d %d|", l.shuffle, l.drop_last, l.keep_zip);
+    clt_str_addf(b, "%d %d %d %g|", l.shuffle, l.drop_last, l.keep_zip, l.download_timeout);
     for (int i = 0; i < l.n_streams; i++) {
         clt_loader_stream one = l.streams[i];
         const char **texts[] = {&one.name, &one.local, &one.remote, &one.split, &one.validate_hash};
         for (size_t k = 0; k < CLT_COUNT_OF(texts); k++) add_string(b, texts[k]);
-        clt_str_addf(b, "%g %g %g %lld %d %d|", one.proportion, one.repeat, one.choose,
-                     (long long)one.download_retry, one.has_keep_zip, one.keep_zip);
+        clt_str_addf(b, "%g %g %g %lld %d %d %d %g|", one.proportion, one.repeat, one.choose,
+                     (long long)one.download_retry, one.has_keep_zip, one.keep_zip, one.has_timeout,
+                     one.download_timeout);
     }
     const int64_t numbers[] = {l.epoch_size,         l.sampling_granularity, l.replication, l.shuffle_seed,
                                l.shuffle_block_size, l.num_canonical_nodes,  l.max_seq_len, l.eos_token_id,

@@ -1,10 +1,13 @@
 /* A cache of remote data sets: every sample is that of the data set itself, whatever is removed, cut off or
  * shared on the way, and what does not fit its index is refused. */
 #include <errno.h>
+#include <limits.h>
 #include <math.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -135,8 +138,8 @@ static void test_limit(void **state) {
 static void test_streams(void **state) {
     (void)state;
     const clt_loader_stream s[2] = {
-        {"one", place("s1"), place("plain"), NULL, NULL, NAN, NAN, NAN, false, false, false, 0},
-        {"two", place("s2"), place("zstd"), NULL, NULL, NAN, NAN, NAN, false, false, false, 0}};
+        {"one", place("s1"), place("plain"), NULL, NULL, NAN, NAN, NAN, false, false, false, false, 0, 0},
+        {"two", place("s2"), place("zstd"), NULL, NULL, NAN, NAN, NAN, false, false, false, false, 0, 0}};
     clt_loader_params p = params(NULL, NULL);
     p.streams = s;
     p.n_streams = 2;
@@ -228,10 +231,10 @@ static void test_wrong(void **state) {
     assert_int_equal(clt_io_read_all(path, 1 << 20, &data, &bytes), CLT_OK);
     data[bytes - 1] ^= 1;
     assert_int_equal(clt_io_write_atomic(path, data, bytes), CLT_OK);
-    assert_int_equal(read_first(place("bad"), place("w1")), CLT_BAD_DATA);
+    assert_int_equal(read_first(place("bad"), place("w1")), CLT_IO);
     assert_non_null(strstr(clt_last_error(), "checksum mismatch"));
     assert_int_equal(clt_io_write_atomic(path, data, bytes - 1), CLT_OK);
-    assert_int_equal(read_first(place("bad"), place("w2")), CLT_BAD_DATA);
+    assert_int_equal(read_first(place("bad"), place("w2")), CLT_IO);
     assert_non_null(strstr(clt_last_error(), "index.json says"));
     clt_io_unlink(path);
     assert_int_equal(read_first(place("bad"), place("w3")), CLT_IO);
@@ -242,8 +245,12 @@ static void test_wrong(void **state) {
 }
 
 static void test_names(void **state) {
-    static const char *const names[] = {"../x", "/x", "a\\nb", ".fetch/0.part", "index.json"};
+    static char longest[2001];
+    static const char *const names[] = {
+        "../x",      "/x", "a\\nb",        ".fetch/0.part", "index.json", "",   "a//b",
+        "a/../../b", "..", "a\\u001b[2Jb", "a\\u007fb",     "s3://b/k",   "a/", longest};
     char *data;
+    memset(longest, 'x', sizeof longest - 1);
     (void)state;
     assert_int_equal(clt_io_read_all(place("plain/index.json"), 1 << 20, &data, NULL), CLT_OK);
     char *at = strstr(data, "shard.00000.mds");
@@ -256,12 +263,240 @@ static void test_names(void **state) {
         assert_int_equal(clt_io_mkdirs(dir), CLT_OK);
         assert_int_equal(clt_io_write_atomic(index, text, strlen(text)), CLT_OK);
         assert_int_equal(read_first(dir, local), CLT_BAD_DATA);
+        for (const char *c = clt_last_error(); *c; c++) assert_true((unsigned char)*c >= ' ' && *c != 127);
         clt_free(text);
         clt_free(index);
         clt_free(local);
         clt_free(dir);
     }
     clt_free(data);
+}
+
+/* --- a slow link to a remote that gives versions --- */
+
+/* The local file system behind a link on which one read at a time takes `seconds`. */
+static struct {
+    clt_io_component base;
+    clt_io_ops ops;
+    pthread_mutex_t line;
+    double seconds;
+    char version[CLT_IO_VERSION_BYTES];
+    atomic_bool gone;     /* nothing can be opened */
+    atomic_int opened;    /* shards so far */
+    int reads, seen[256]; /* reads so far, and how many shards were opened when each of them ended */
+    int pieces;           /* reads of more than 1 MiB that succeed */
+} far = {.line = PTHREAD_MUTEX_INITIALIZER};
+
+static int far_open(clt_io_component *c, const char *path, clt_io_mode mode, void **handle) {
+    (void)c;
+    if (far.gone) return ETIMEDOUT;
+    if (strncmp(clt_path_base(path), "shard", 5) == 0) atomic_fetch_add(&far.opened, 1);
+    return clt_io_local()->ops->open(clt_io_local(), path, mode, handle);
+}
+static int far_pread(clt_io_component *c, void *handle, void *dst, size_t bytes, uint64_t offset,
+                     size_t *done) {
+    (void)c;
+    int e = 0;
+    pthread_mutex_lock(&far.line);
+    clt_sleep(far.seconds);
+    if (bytes > 1 << 20 && far.pieces-- <= 0) e = ETIMEDOUT;
+    if (!e) e = clt_io_local()->ops->pread(clt_io_local(), handle, dst, bytes, offset, done);
+    if (far.reads < 256) far.seen[far.reads++] = far.opened;
+    pthread_mutex_unlock(&far.line);
+    return e;
+}
+static int far_version(clt_io_component *c, const char *path, char version[CLT_IO_VERSION_BYTES]) {
+    (void)c;
+    (void)path;
+    if (far.gone) return ETIMEDOUT;
+    memcpy(version, far.version, CLT_IO_VERSION_BYTES);
+    return 0;
+}
+
+static void far_begin(double seconds, int pieces, const char *version) {
+    far.ops = *clt_io_local()->ops;
+    far.ops.open = far_open;
+    far.ops.pread = far_pread;
+    far.ops.version = far_version;
+    far.base = (clt_io_component){&far.ops, clt_io_local()->caps | CLT_IO_HAS_VERSIONS, 0};
+    far.seconds = seconds;
+    far.pieces = pieces;
+    far.opened = far.reads = 0;
+    far.gone = false;
+    snprintf(far.version, sizeof far.version, "%s", version);
+    clt_io_register("far", &far.base);
+}
+
+static char *far_place(const char *name) {
+    static char url[600];
+    snprintf(url, sizeof url, "far://%s", place(name));
+    return url;
+}
+
+/* The first batch has the line for itself: nothing else is asked for until its shards are there. */
+static void test_first_batch(void **state) {
+    clt_loader_params p = params(NULL, place("first"));
+    clt_loader *l;
+    clt_batch b;
+    int k = 0;
+    (void)state;
+    write_set(place("many"), NULL, 1, LENGTH); /* 96 shards of a sample */
+    far_begin(0.03, INT_MAX, "1");
+    p.remote = far_place("many");
+    p.shuffle = false;
+    p.max_rows = p.global_batch = 2;
+    assert_int_equal(clt_loader_open(&p, &l), CLT_OK);
+    assert_int_equal(far.opened, 0);
+    assert_int_equal(clt_loader_get(l, 0, 0, 2, &b), CLT_OK);
+    pthread_mutex_lock(&far.line);
+    while (far.seen[k] == 0) k++; /* reads of index.json */
+    const bool alone = far.seen[k] <= 2 && far.seen[k + 1] <= 2;
+    pthread_mutex_unlock(&far.line);
+    assert_true(alone);
+    for (int i = 0; i < 1000 && far.opened < 18; i++) clt_sleep(0.01); /* 8 batches ahead then come */
+    assert_int_equal(far.opened, 18);
+    clt_loader_close(l);
+    clt_io_unregister("far");
+}
+
+/* Brings the set "large", one shard of three pieces, to "cut" and tells how much came. */
+static clt_status bring_large(double timeout, int retries, uint64_t *received) {
+    clt_mds *m;
+    clt_fetch *f;
+    assert_int_equal(clt_fetch_create(&(clt_fetch_params){.threads = 1}, &f), CLT_OK);
+    const clt_mds_params p = {
+        .fetch = f, .remote = far_place("large"), .timeout = timeout, .retries = retries};
+    assert_int_equal(clt_mds_open(place("cut"), &p, &m), CLT_OK);
+    const clt_status st = clt_fetch_need(f, 0);
+    clt_fetch_stop(f);
+    *received = clt_fetch_received(f);
+    clt_mds_close(m);
+    clt_fetch_close(f);
+    clt_io_unregister("far");
+    return st;
+}
+
+static void run_command(const char *what, const char *from, const char *to) {
+    char *command = clt_format("%s %s %s", what, from, to);
+    assert_int_equal(system(command), 0);
+    clt_free(command);
+}
+
+/* What was cut off goes on, but only with the version that it was read from. */
+static void test_version(void **state) {
+    enum { PIECE = 8 << 20, ALL = SAMPLES * 60000 * 4 };
+    uint64_t received;
+    (void)state;
+    far_begin(0, 2, "1");
+    assert_int_equal(bring_large(60, 0, &received), CLT_AGAIN);
+    assert_non_null(strstr(clt_last_error(), "did not arrive in"));
+    assert_int_equal(received, 2 * PIECE);
+    run_command("cp -r", place("cut/.fetch"), place("cut/.saved"));
+    far_begin(0, INT_MAX, "1");
+    assert_int_equal(bring_large(60, 0, &received), CLT_OK);
+    assert_true(received > ALL - 2 * PIECE && received < PIECE);
+    assert_int_equal(clt_io_try_unlink(place("cut/shard.00000.mds")), 0);
+    run_command("cp -r", place("cut/.saved/."), place("cut/.fetch"));
+    far_begin(0, INT_MAX, "2");
+    assert_int_equal(bring_large(60, 0, &received), CLT_OK);
+    assert_true(received > ALL);
+}
+
+/* download_timeout ends an attempt, and the next one goes on there; all of them together end the wait. */
+static void test_timeout(void **state) {
+    uint64_t received;
+    (void)state;
+    assert_int_equal(clt_io_try_unlink(place("cut/shard.00000.mds")), 0);
+    far_begin(0.3, INT_MAX, "1");
+    const double start = clt_now();
+    assert_int_equal(bring_large(0.2, 1, &received), CLT_AGAIN);
+    assert_true(clt_now() - start >= 0.4);
+    assert_non_null(strstr(clt_last_error(), "(download_timeout 0.2 s, download_retry 1)"));
+    assert_true(received >= 8 << 20 && received <= 16 << 20);
+    far_begin(0.3, INT_MAX, "1");
+    assert_int_equal(bring_large(0.2, 9, &received), CLT_OK); /* a piece in each attempt */
+    assert_true(received <= 16 << 20);
+}
+
+/* A cache is compared with its remote: only what is the same, or whole and alone, is used. */
+static void test_replaced(void **state) {
+    char *text;
+    size_t bytes;
+    (void)state;
+    write_set(place("old"), NULL, 8, LENGTH);
+    assert_int_equal(read_first(place("old"), place("r")), CLT_OK);
+    assert_int_equal(clt_io_read_all(place("old/index.json"), 1 << 20, &text, &bytes), CLT_OK);
+    text[bytes] = ' '; /* the same in other words */
+    assert_int_equal(clt_io_write_atomic(place("old/index.json"), text, bytes + 1), CLT_OK);
+    clt_free(text);
+    assert_int_equal(read_first(place("old"), place("r")), CLT_OK);
+    far_begin(0, INT_MAX, "1");
+    far.gone = true;
+    assert_int_equal(read_first(far_place("old"), place("r")), CLT_AGAIN); /* not complete */
+    assert_non_null(strstr(clt_last_error(), "lacks shards"));
+    clt_loader_params p = params(place("old"), place("r"));
+    read_all(&p);
+    assert_int_equal(read_first(far_place("old"), place("r")), CLT_OK);
+    clt_io_unregister("far");
+    assert_int_equal(clt_io_remove_tree(place("old")), CLT_OK);
+    write_set(place("old"), NULL, 8, LENGTH - 1);
+    assert_int_equal(read_first(place("old"), place("r")), CLT_BAD_DATA);
+    assert_non_null(strstr(clt_last_error(), "was replaced"));
+    assert_non_null(strstr(clt_last_error(), "number 0, which has"));
+    assert_int_equal(clt_io_remove_tree(place("old")), CLT_OK);
+    write_set(place("old"), NULL, 9, LENGTH);
+    assert_int_equal(read_first(place("old"), place("r")), CLT_BAD_DATA);
+    assert_non_null(strstr(clt_last_error(), "shards there and"));
+}
+
+/* A file of the cache that was damaged is fetched again; a damaged remote is an error all the same. */
+static void test_damaged_cache(void **state) {
+    char *data, *path = clt_strdup(place("damaged/shard.00003.mds"));
+    size_t bytes;
+    (void)state;
+    clt_loader_params p = params(place("plain"), place("damaged"));
+    read_all(&p);
+    assert_int_equal(clt_io_read_all(path, 1 << 20, &data, &bytes), CLT_OK);
+    memset(data + bytes / 2, 0, bytes - bytes / 2); /* as after a loss of power */
+    assert_int_equal(clt_io_write_atomic(path, data, bytes), CLT_OK);
+    read_all(&p);
+    clt_free(data);
+    run_command("cmp", path, place("plain/shard.00003.mds"));
+    clt_free(path);
+}
+
+/* Failures that somebody has to mend are not repeated, and are told from those that may pass. */
+static void test_kinds(void **state) {
+    const struct {
+        int error;
+        clt_status st;
+        long opened;
+    } kinds[] = {{EACCES, CLT_IO, 1},
+                 {ENOENT, CLT_IO, 1},
+                 {EIO, CLT_IO, 3},
+                 {ETIMEDOUT, CLT_AGAIN, 3},
+                 {ECONNREFUSED, CLT_AGAIN, 3}};
+    clt_io_probe *probe = clt_io_probe_create(clt_io_local());
+    char *remote = clt_format("probe://%s", place("plain"));
+    (void)state;
+    clt_io_register("probe", clt_io_probe_component(probe));
+    for (size_t i = 0; i < CLT_COUNT_OF(kinds); i++) {
+        const clt_io_fault fault = {CLT_IO_OPEN, "shard*", 1, 1000000, CLT_IO_FAIL, kinds[i].error};
+        clt_mds *m;
+        clt_fetch *f;
+        assert_int_equal(clt_fetch_create(&(clt_fetch_params){.threads = 1}, &f), CLT_OK);
+        const clt_mds_params p = {.remote = remote, .fetch = f, .retries = 2};
+        assert_int_equal(clt_mds_open(place("kinds"), &p, &m), CLT_OK);
+        clt_io_fault_arm(probe, &fault);
+        assert_int_equal(clt_fetch_need(f, 0), kinds[i].st);
+        assert_int_equal(clt_io_fault_seen(probe), kinds[i].opened);
+        clt_io_fault_arm(probe, NULL);
+        clt_mds_close(m);
+        clt_fetch_close(f);
+    }
+    clt_io_unregister("probe");
+    clt_io_probe_destroy(probe);
+    clt_free(remote);
 }
 
 /* Only the announced shards come, in their order; a request to stop ends a wait. */
@@ -304,9 +539,13 @@ static int remove_root(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_whole),   cmocka_unit_test(test_limit),
-                                       cmocka_unit_test(test_streams), cmocka_unit_test(test_shared),
-                                       cmocka_unit_test(test_resume),  cmocka_unit_test(test_wrong),
-                                       cmocka_unit_test(test_names),   cmocka_unit_test(test_window)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_whole),       cmocka_unit_test(test_limit),
+        cmocka_unit_test(test_streams),     cmocka_unit_test(test_shared),
+        cmocka_unit_test(test_resume),      cmocka_unit_test(test_wrong),
+        cmocka_unit_test(test_names),       cmocka_unit_test(test_window),
+        cmocka_unit_test(test_first_batch), cmocka_unit_test(test_version),
+        cmocka_unit_test(test_timeout),     cmocka_unit_test(test_replaced),
+        cmocka_unit_test(test_kinds),       cmocka_unit_test(test_damaged_cache)};
     return cmocka_run_group_tests(tests, make_root, remove_root);
 }

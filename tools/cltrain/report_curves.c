@@ -90,6 +90,23 @@ static void loss_chart(clt_str *out, const curves *c) {
     clt_free(s);
 }
 
+/* Seconds that each step waited for data. The rows have what their process has waited so far; nothing is
+ * drawn for a run that never waited. */
+static void stall_chart(clt_str *out, const curves *c) {
+    const columns *t = &c->m->train;
+    const double *all = t->v[DATA_STALL + 1];
+    double *step = clt_calloc(t->n + 1, sizeof *step), before = 0, sum = 0;
+    for (size_t i = 0; i < t->n; i++) {
+        const double now = isfinite(all[i]) ? all[i] : 0;
+        step[i] = now < before ? now : now - before; /* another process begins at 0 */
+        before = now;
+        sum += step[i];
+    }
+    const chart_series s = {"", chart_color[5], c->x, step, t->n, false};
+    if (sum > 0) add_chart(out, c, "Seconds per step that training waited for data", &s, 1, false);
+    clt_free(step);
+}
+
 static void add_all(clt_str *out, const curves *c) {
     const columns *t = &c->m->train;
     const struct {
@@ -105,6 +122,7 @@ static void add_all(clt_str *out, const curves *c) {
         const chart_series s = {"", chart_color[rest[i].color], c->x, t->v[rest[i].field + 1], t->n, false};
         add_chart(out, c, rest[i].title, &s, 1, rest[i].log_y);
     }
+    stall_chart(out, c);
 }
 
 void curves_add(clt_str *out, const compared_run *run, int n) {

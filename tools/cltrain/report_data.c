@@ -7,9 +7,9 @@
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_json.h"
 
-static const char *const field_name[FIELDS] = {"loss",           "lr",  "grad_norm",           "step_seconds",
-                                               "tokens_per_sec", "mfu", "device_memory_bytes", "epoch",
-                                               "token"};
+static const char *const field_name[FIELDS] = {
+    "loss",  "lr",    "grad_norm",         "step_seconds", "tokens_per_sec", "mfu", "device_memory_bytes",
+    "epoch", "token", "data_stall_seconds"};
 
 static void push(columns *c, const double *row) {
     if (c->n == c->cap) {

@@ -5,7 +5,7 @@
 
 #include "runtime/base/clt_base.h"
 
-enum { LOSS, LR, GRAD_NORM, SECONDS, RATE, MFU, MEMORY, EPOCH, TOKEN, FIELDS };
+enum { LOSS, LR, GRAD_NORM, SECONDS, RATE, MFU, MEMORY, EPOCH, TOKEN, DATA_STALL, FIELDS };
 
 /* A growing table: column 0 is the batch, column LOSS + 1 the loss, and so on; NaN: missing. */
 typedef struct {

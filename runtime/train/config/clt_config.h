@@ -49,6 +49,7 @@ typedef struct {
     int64_t predownload;       /* this and the next: 0: not given */
     int64_t cache_limit;       /* bytes */
     int64_t download_retry;
+    double download_timeout; /* seconds */
     bool keep_zip;
     int64_t max_seq_len;
     int64_t eos_token_id, bos_token_id; /* -1: not given; either turns sequence ids on */

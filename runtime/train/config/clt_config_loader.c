@@ -25,7 +25,6 @@ static const char *const token_types[] = {"int64",  "int32",  "int16", "int8", "
 
 #define NAME_OF(name, field, def, help, list)                                                                \
     CLT_KEY_OF(&clt_kind_name, clt_loader_config, name, field, def, help, .choices = list)
-#define TIMES "CLTRAIN_S3_TIMEOUT limits how long an operation on an object store is tried"
 #define IN_ORDER "an evaluation takes every sample once, in index order"
 
 #define PLACE_ROWS                                                                                           \
@@ -58,7 +57,7 @@ static const char *const token_types[] = {"int64",  "int32",  "int16", "int8", "
                    .nullable = true),                                                                        \
         KEY("keep_zip", keep_zip, "false", "keep fetched shards compressed; false: decompressed"),           \
         KEY("download_retry", download_retry, "2", "further attempts after a failed download"),              \
-        IGNORED(float, "download_timeout", "60", NULL, TIMES),                                               \
+        KEY("download_timeout", download_timeout, "60", "seconds of each attempt at a download"),            \
         IGNORED(bool, "allow_unsafe_types", "false", "false", "pickled columns are never read")
 
 static const clt_key train_dataset_keys[] = {
@@ -198,6 +197,11 @@ static clt_status check_loader(clt_schema_reader *r, clt_config *c, const char *
         else if (ranges[i].v < ranges[i].least || ranges[i].v > ranges[i].most)
             st = clt_schema_fail(r, key, "is %lld, outside model.vocab_size %lld", (long long)ranges[i].v,
                                  (long long)model.vocab_size);
+        clt_free(key);
+    }
+    if (st == CLT_OK && !(l->download_timeout > 0)) {
+        key = clt_format("%s.dataset.download_timeout", path);
+        st = clt_schema_fail(r, key, "is %g: it must be more than 0 seconds", l->download_timeout);
         clt_free(key);
     }
     if (st == CLT_OK) st = check_sequences(r, path, l);

@@ -9,7 +9,6 @@
 
 #define KEY(name, field, def, help, ...) CLT_KEY(clt_loader_stream, name, field, def, help, __VA_ARGS__)
 #define IGNORED(kind, name, why) CLT_KEY_IGNORED(&clt_kind_##kind, name, NULL, NULL, why)
-#define TIMES "CLTRAIN_S3_TIMEOUT limits how long an operation on an object store is tried"
 #define IN_ORDER "an evaluation takes every sample once, in index order"
 
 #define PLACE_ROWS                                                                                           \
@@ -19,7 +18,7 @@
         KEY("split", split, NULL, "sub-folder of local; default: the one of dataset", .nullable = true),     \
         KEY("validate_hash", validate_hash, NULL, "as in dataset, which is the default", .nullable = true),  \
         KEY("download_retry", download_retry, NULL, "as in dataset, which is the default"),                  \
-        IGNORED(float, "download_timeout", TIMES),                                                           \
+        KEY("download_timeout", download_timeout, NULL, "as in dataset, which is the default"),              \
         CLT_KEY_OF(&clt_kind_bool, clt_loader_stream, "keep_zip", keep_zip, NULL,                            \
                    "as in dataset, which is the default")
 
@@ -115,6 +114,10 @@ static clt_status read_stream(clt_schema_reader *r, const char *path, const char
     if (!out->local && !out->remote)
         return clt_schema_fail(r, path,
                                "has no local: name the folder of the stream's MDS shards, or a remote");
+    out->has_timeout = json_object_get(v, "download_timeout") != NULL;
+    if (out->has_timeout && !(out->download_timeout > 0))
+        return clt_schema_fail(r, path, "has download_timeout %g: it must be more than 0 seconds",
+                               out->download_timeout);
     if (out->download_retry < 0)
         return clt_schema_fail(r, path, "has download_retry %lld: it must not be negative",
                                (long long)out->download_retry);
@@ -185,6 +188,7 @@ void clt_config_loader_params(const clt_config *c, const clt_loader_config *l, i
     out->cache_limit = (uint64_t)l->cache_limit;
     out->keep_zip = l->keep_zip;
     out->download_retry = l->download_retry;
+    out->download_timeout = l->download_timeout;
     out->split = l->split;
     out->streams = l->streams;
     out->n_streams = l->n_streams;

@@ -10,7 +10,7 @@ clt_status clt_run_eval_batch(clt_run *r, clt_loader *l, int64_t epoch, int64_t 
     clt_batch b;
     clt_engine_share(r->engine, samples, &mine, &last);
     clt_status st = clt_loader_get(l, epoch, first + mine, last - mine, &b);
-    CLT_TRY(clt_group_agree(r->group, st));
+    CLT_TRY(clt_run_note_data(r, clt_group_agree(r->group, st)));
     if (clt_group_stop(r->group) && !anyway) return CLT_OK;
     b.first = mine;
     b.global_samples = samples;

@@ -90,12 +90,13 @@ clt_status clt_run_join(clt_run *r, const char *command) {
     return clt_run_id(r->group, r->files.run_id);
 }
 
-/* How long this rank waited for data that are fetched. */
+/* Of all ranks, as the last step knew. */
 static void say_stalls(const clt_run *r) {
-    if (!r->train || !clt_loader_fetches(r->train)) return;
-    const clt_loader_stalls s = clt_loader_get_stalls(r->train);
-    clt_info("data: %.1f MiB fetched, training waited %.2f s for them (%lld time%s)",
-             (double)s.received / (1 << 20), s.seconds, (long long)s.times, s.times == 1 ? "" : "s");
+    char waited[32];
+    if (!r->train || !(r->pace.stall_seconds > 0)) return;
+    clt_info("data: %.1f MiB fetched; training waited %s for them%s", (double)r->pace.fetched / (1 << 20),
+             clt_human_seconds(r->pace.stall_seconds, waited),
+             clt_group_size(r->group) > 1 ? " on the rank that waited longest" : "");
 }
 
 void clt_run_close(clt_run *r) {

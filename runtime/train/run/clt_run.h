@@ -70,6 +70,9 @@ typedef struct {
 /* Speed. */
 typedef struct {
     double eval_seconds, step_seconds;
+    double
+        stall_seconds; /* of the rank that waited longest for data to be fetched; up to the last exchange */
+    int64_t fetched;   /* bytes, all ranks together; likewise */
     double peak_flops;
     bool matrix_peak; /* peak_flops is the peak of matrix units */
     struct {
@@ -183,6 +186,7 @@ struct clt_run {
     clt_ops *ops;
     clt_plan plan;
     clt_loader *train;
+    bool no_data;           /* a batch could not be read; the same on all ranks */
     clt_loader_rows *parts; /* this rank's part of a batch; NULL: not asked for yet */
     clt_loader **evals;
     clt_run_icl icl;
@@ -322,6 +326,12 @@ void clt_run_time_look(clt_run *r);
 /* After a request to stop, on all ranks: saves the last finished step and prints how to resume. CLT_AGAIN, or
  * without a save CLT_INTERRUPTED or CLT_TERMINATED. Collective. */
 clt_status clt_run_stop(clt_run *r);
+/* For a run that ended with st: after a request to stop (CLT_STOPPED) as clt_run_stop. If a batch could not
+ * be read (r->no_data), saves the last finished step, prints what to do, and returns st. Otherwise returns st
+ * and does nothing. Collective. */
+clt_status clt_run_ended(clt_run *r, clt_status st);
+/* Takes the agreed status of reading a batch, sets r->no_data and returns the status. */
+clt_status clt_run_note_data(clt_run *r, clt_status st);
 
 /* --- clt_run_guard.c: reactions of a run to its guards (cltrain.guards) --- */
 

@@ -38,19 +38,24 @@ static void prefetch(clt_run *r, int64_t samples) {
 }
 
 /* The exchange of every step: sums[] receives targets and tokens of the global batch; the guards receive the
- * time of every rank's last step. */
+ * time of every rank's last step; r->pace what all ranks fetched and how long one waited for it. */
 static clt_status exchange(clt_run *r, const clt_batch *rows, int64_t sums[2]) {
-    enum { TARGETS, TOKENS, TIME, WORDS };
+    enum { TARGETS, TOKENS, TIME, STALL, FETCHED, WORDS };
+    static const double micro = 1e-6;
+    const clt_loader_stalls stalls = clt_loader_get_stalls(r->train);
     int ranks = clt_group_size(r->group);
-    int64_t mine[WORDS] = {rows->targets, rows->tokens, clt_run_own_time(r)};
+    int64_t mine[WORDS] = {rows->targets, rows->tokens, clt_run_own_time(r),
+                           (int64_t)(stalls.seconds / micro), (int64_t)stalls.received};
     int64_t *all = clt_calloc((size_t)ranks * WORDS, sizeof *all),
             *times = clt_calloc((size_t)ranks, sizeof *times);
     clt_status st = clt_group_all_gather(r->group, mine, sizeof mine, all);
-    sums[0] = sums[1] = 0;
+    sums[0] = sums[1] = r->pace.fetched = 0;
     for (int k = 0; st == CLT_OK && k < ranks; k++) {
         sums[0] += all[k * WORDS + TARGETS];
         sums[1] += all[k * WORDS + TOKENS];
         times[k] = all[k * WORDS + TIME];
+        r->pace.stall_seconds = CLT_MAX(r->pace.stall_seconds, micro * (double)all[k * WORDS + STALL]);
+        r->pace.fetched += all[k * WORDS + FETCHED];
     }
     if (st == CLT_OK) clt_run_own_times(r, times);
     clt_free(all);
@@ -66,7 +71,7 @@ static clt_status fetch(clt_run *r, clt_batch *b, int64_t *tokens) {
     const int n = parts_at(r, r->progress.now.sample_in_epoch, samples);
     const int64_t first = r->parts[0].first - r->progress.now.sample_in_epoch;
     clt_status st = clt_loader_get_rows(r->train, r->progress.now.epoch, r->parts, n, b);
-    CLT_TRY(clt_group_agree(r->group, st));
+    CLT_TRY(clt_run_note_data(r, clt_group_agree(r->group, st)));
     prefetch(r, samples);
     CLT_TRY(exchange(r, b, sums));
     b->first = first;
@@ -120,7 +125,7 @@ static void report(clt_run *r, const clt_run_step *q, const clt_engine_result *r
         .microbatch = r->plan.microbatch,
         .ranks = clt_group_size(r->group),
         .eval_seconds = r->pace.eval_seconds,
-        .stall_seconds = clt_loader_fetches(r->train) ? clt_loader_get_stalls(r->train).seconds : -1};
+        .stall_seconds = clt_loader_fetches(r->train) ? r->pace.stall_seconds : -1};
     clt_sinks_step(r->sinks, &row);
 }
 

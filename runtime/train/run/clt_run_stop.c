@@ -1,4 +1,4 @@
-/* Stopping early: after a signal, or before the allotted time is over. */
+/* Stopping early: after a signal, before the allotted time is over, or without data. */
 #include <math.h>
 #include <signal.h>
 #include <time.h>
@@ -116,4 +116,38 @@ clt_status clt_run_stop(clt_run *r) {
              r->cfg->save_folder ? "" : " (no save_folder)");
     bool interrupted = clt_group_stop(r->group) == SIGINT;
     return clt_group_agree(r->group, interrupted ? CLT_INTERRUPTED : CLT_TERMINATED);
+}
+
+/* --- data that cannot be read --- */
+
+clt_status clt_run_note_data(clt_run *r, clt_status st) {
+    r->no_data = st == CLT_AGAIN || st == CLT_IO || st == CLT_BAD_DATA;
+    return st;
+}
+
+static clt_status stop_without_data(clt_run *r, clt_status why) {
+    const char *next =
+        why == CLT_AGAIN ? "rerun the same command to resume" : "fix the error above and rerun to resume";
+    bool saved = false, nothing = false;
+    clt_progress_end();
+    clt_run_lock_ending(r->files.lock);
+    if (r->engine) CLT_TRY(clt_run_collect_all(r));
+    nothing = r->progress.now.batch == r->progress.start_batch;
+    if (r->saves.writer && !nothing) {
+        CLT_TRY(clt_run_save_last(r));
+        clt_run_note_end(r, "stopped");
+        saved = !r->saves.failed;
+    }
+    if (saved || (nothing && r->cfg->save_folder))
+        clt_info("stopped at batch %lld %s, because data could not be read; %s",
+                 (long long)r->progress.now.batch, saved ? "after a save" : "with nothing new to save", next);
+    else
+        clt_warn("stopped at batch %lld without a checkpoint%s, because data could not be read; %s",
+                 (long long)r->progress.now.batch, r->cfg->save_folder ? "" : " (no save_folder)", next);
+    return clt_group_agree(r->group, why);
+}
+
+clt_status clt_run_ended(clt_run *r, clt_status st) {
+    if (st == CLT_STOPPED) return clt_run_stop(r);
+    return st != CLT_OK && r->no_data ? stop_without_data(r, st) : st;
 }

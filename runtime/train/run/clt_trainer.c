@@ -44,7 +44,7 @@ clt_status clt_train(const clt_config *cfg, const clt_run_options *opt) {
             : "\nstopping: nothing is saved, because there is no save_folder\n";
     clt_signal_install(clt_launch_detect().rank == 0 ? stopping : NULL);
     clt_status st = train(&r);
-    if (st == CLT_STOPPED) st = clt_run_stop(&r);
+    st = clt_run_ended(&r, st);
     if (st == CLT_AGAIN && r.dev && clt_device_is_hung(r.dev)) clt_group_end_hung(r.group);
     if (st != CLT_OK && r.group) clt_group_give_up(r.group, st);
     if (r.dev) st = clt_run_tracing_end(&r, st);

@@ -25,7 +25,8 @@ typedef struct {
     int64_t microbatch;
     int ranks;
     double eval_seconds;  /* spent in evaluation by this process */
-    double stall_seconds; /* waited for shards to be fetched, by this process so far; -1: none are fetched */
+    double stall_seconds; /* that the rank that waited longest waited for shards to be fetched so far; -1:
+                             none are */
 } clt_step_row;
 
 typedef struct {
