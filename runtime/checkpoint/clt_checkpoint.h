@@ -22,6 +22,7 @@
 #include "collectives/clt_group.h"
 #include "runtime/device/clt_shards.h"
 #include "runtime/base/clt_hash.h"
+#include "runtime/base/clt_io.h"
 
 enum {
     CLT_CKPT_VERSION = 1, /* of the format; chunks have CLT_CKPT_CHUNK elements (clt_shards.h) */
@@ -173,10 +174,14 @@ clt_status clt_run_id(clt_group *group, char out[CLT_RUN_ID_BYTES]);
  * minutes while the holder says that it is ending; then CLT_IO on every rank, with the holder's name.
  * CLT_STOPPED: a signal came meanwhile. Storage without locks: a warning. */
 clt_status clt_run_lock_take(clt_group *group, const char *folder, clt_run_lock **out);
+/* Tries once on behalf of this process alone, without a wait and without a message: 0, or as clt_io_lock_try,
+ * which also sets `holder`. The folder exists. */
+int clt_run_lock_try(const char *folder, clt_run_lock **out, char holder[CLT_IO_OWNER_BYTES]);
 /* Tells waiting runs that this run is about to end and only has to save. NULL is allowed. */
 void clt_run_lock_ending(clt_run_lock *l);
-/* Whether the lock is held still (clt_io_lock_is_held); true on other ranks than 0, on storage without locks,
- * and for NULL. */
+/* Whether the lock is held (clt_io_lock_is_held). A lease that could not be renewed in time is renewed first,
+ * which takes up to 20 s and succeeds if nobody took it over meanwhile. True on other ranks than 0, on storage
+ * without locks, and for NULL. */
 bool clt_run_lock_is_held(const clt_run_lock *l);
 void clt_run_lock_release(clt_run_lock *l); /* NULL is allowed */
 
