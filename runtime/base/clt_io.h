@@ -175,6 +175,8 @@ void clt_io_heed_flag(const atomic_bool *stop);
 /* For components: whether this thread heeds requests; whether it does and there is one. */
 bool clt_io_stop_heeded(void);
 bool clt_io_stop_requested(void);
+/* The flag of clt_io_heed_flag, for other threads that work for this one; NULL: none. */
+const atomic_bool *clt_io_heeded_flag(void);
 
 /* --- locks --- */
 

@@ -115,6 +115,10 @@ bool clt_run_lock_is_held(const clt_run_lock *l) {
     return sign(l) == 0 && clt_io_lock_is_held(l->lock);
 }
 
+bool clt_run_lock_is_lost(const clt_run_lock *l) {
+    return l && l->lock && !clt_io_lock_is_held(l->lock) && sign(l) == ESTALE;
+}
+
 void clt_run_lock_release(clt_run_lock *l) {
     if (!l) return;
     clt_io_lock_release(l->lock);

@@ -1,5 +1,5 @@
-/* URLs with credentials. A configuration is printed, kept beside the checkpoints and inside them, so no key may
- * hold a secret; the credentials of object stores come from the environment and the AWS files. */
+/* URLs with credentials. A configuration is printed, kept beside the checkpoints and inside them, so no key
+ * may hold a secret; the credentials of object stores come from the environment and the AWS files. */
 #include <ctype.h>
 #include <string.h>
 #include <strings.h>
@@ -7,8 +7,8 @@
 #include "runtime/base/clt_io.h"
 #include "runtime/train/config/clt_config_internal.h"
 
-/* "user:password@host": the password may have slashes, a host has at most a port after its colon. `url` is what
- * follows SCHEME://, n bytes up to its query. */
+/* "user:password@host": the password may have slashes, a host has at most a port after its colon. `url` is
+ * what follows SCHEME://, n bytes up to its query. */
 static bool has_password(const char *url, size_t n) {
     const size_t host = CLT_MIN(strcspn(url, "/"), n);
     const char *colon = memchr(url, ':', host), *at = memchr(url, '@', n);
@@ -18,7 +18,7 @@ static bool has_password(const char *url, size_t n) {
 
 static bool names_secret(const char *name, size_t n) {
     static const char *const whole[] = {"sig", "key", "auth", "pwd"};
-    static const char *const part[] = {"signature", "credential", "token",     "secret",  "password",
+    static const char *const part[] = {"signature", "credential", "token",      "secret",  "password",
                                        "passwd",    "accesskey",  "access_key", "api_key", "apikey"};
     char lower[64];
     snprintf(lower, sizeof lower, "%.*s", (int)CLT_MIN(n, sizeof lower - 1), name);
@@ -43,11 +43,12 @@ static bool has_secret_part(const char *query) {
 /* The place of a value on the command line holds the value. */
 static clt_status refuse(clt_schema_reader *r, const char *path, const char *what) {
     char *place = r->place ? r->place(r->ctx, path) : clt_strdup(r->what);
-    clt_error(r->status,
-              "%s: key '%s' is a URL with %s, which would be printed and saved with the configuration: remove "
-              "it; credentials of object stores come from the environment (AWS_ACCESS_KEY_ID, ...) or "
-              "~/.aws/credentials",
-              strstr(place, "://") ? "command line" : place, path, what);
+    clt_error(
+        r->status,
+        "%s: key '%s' is a URL with %s, which would be printed and saved with the configuration: remove "
+        "it; credentials of object stores come from the environment (AWS_ACCESS_KEY_ID, ...) or "
+        "~/.aws/credentials",
+        strstr(place, "://") ? "command line" : place, path, what);
     clt_free(place);
     return r->status;
 }
