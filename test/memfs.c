@@ -427,6 +427,7 @@ static int mem_lock(clt_io_component *c, const char *path, const char *owner, vo
 
 static int mem_sign(clt_io_component *c, void *lock, const char *owner) {
     inode *n = locked_file(c, lock);
+    if (!mem_is_held(c, lock)) return ESTALE;
     snprintf(n->owner, sizeof n->owner, "%s", owner);
     return 0;
 }

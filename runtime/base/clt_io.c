@@ -52,6 +52,9 @@ bool clt_io_stop_heeded(void) {
 bool clt_io_stop_requested(void) {
     return (heeded_flag && atomic_load(heeded_flag)) || (heeds_stop && clt_signal_received() != 0);
 }
+const atomic_bool *clt_io_heeded_flag(void) {
+    return heeded_flag;
+}
 
 static clt_status failed(const char *verb, const char *path, int e) {
     if (e == ECANCELED && clt_io_stop_requested()) return CLT_STOPPED;

@@ -186,6 +186,8 @@ double clt_io_deadline(void);
 /* For components: whether this thread heeds requests; whether it does and there is one. */
 bool clt_io_stop_heeded(void);
 bool clt_io_stop_requested(void);
+/* The flag of clt_io_heed_flag, for other threads that work for this one; NULL: none. */
+const atomic_bool *clt_io_heeded_flag(void);
 
 /* --- locks --- */
 
@@ -198,9 +200,11 @@ bool clt_io_stop_requested(void);
  * conditional PUT and holds the text, a random token and a duration of 60 s. A thread of the component renews
  * it every 15 s, conditional on the ETag that it wrote. A lease that was not renewed for 60 s by the server's
  * clock may be taken over, with a conditional PUT on the ETag that was seen; so a lock whose process died is
- * free after a minute. A holder that cannot renew in time has lost the lock: its commit has to fail
- * (clt_io_lock_is_held, clt_ckpt_commit.h), because somebody else may be writing. The object stays, too, and
- * says that the lock is free. */
+ * free after a minute. A holder that cannot renew in time does not hold the lock (clt_io_lock_is_held): its
+ * commit has to wait or fail (clt_ckpt_commit.h), because somebody else may be writing. It keeps trying: if
+ * nobody took the lease over or removed it, the object has not changed and the next renewal regains the lock;
+ * otherwise the lock is lost for good. The object stays when the lock is released and says that it is free.
+ */
 typedef struct clt_io_lock clt_io_lock;
 enum { CLT_IO_OWNER_BYTES = 512 };
 
@@ -210,10 +214,10 @@ enum { CLT_IO_OWNER_BYTES = 512 };
 int clt_io_lock_try(const char *path, const char *owner, clt_io_lock **out, char holder[CLT_IO_OWNER_BYTES]);
 /* Seconds to wait between two attempts at a lock of this storage. */
 double clt_io_lock_retry(const char *path);
-/* Whether the lock is held still: false after a lease could not be renewed in time or somebody else took it
- * over, and from then on. Asks nobody: what it says was true at the last renewal and holds for the lease. */
+/* Whether the lock is held now: false while a lease could not be renewed in time, and for good after somebody
+ * else took it over. Asks nobody: what it says was true at the last renewal and holds for the lease. */
 bool clt_io_lock_is_held(const clt_io_lock *l);
-/* Replaces the owner's text. 0 or an errno value. */
+/* Replaces the owner's text, and renews a lease. 0 or an errno value; ESTALE: the lock is lost for good. */
 int clt_io_lock_sign(clt_io_lock *l, const char *owner);
 /* Releases the lock and frees l; NULL is allowed. */
 void clt_io_lock_release(clt_io_lock *l);

@@ -61,7 +61,7 @@ typedef struct {
     /* One attempt, without waiting. EWOULDBLOCK: somebody else has it, and `holder` says who. */
     int (*lock)(clt_io_component *c, const char *path, const char *owner, void **lock,
                 char holder[CLT_IO_OWNER_BYTES]);
-    int (*sign)(clt_io_component *c, void *lock, const char *owner); /* replaces the owner's text */
+    int (*sign)(clt_io_component *c, void *lock, const char *owner);
     void (*unlock)(clt_io_component *c, void *lock);
     bool (*is_held)(clt_io_component *c, void *lock); /* NULL: always */
 

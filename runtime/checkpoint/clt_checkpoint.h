@@ -22,6 +22,7 @@
 #include "collectives/clt_group.h"
 #include "runtime/device/clt_shards.h"
 #include "runtime/base/clt_hash.h"
+#include "runtime/base/clt_io.h"
 
 enum {
     CLT_CKPT_VERSION = 1, /* of the format; chunks have CLT_CKPT_CHUNK elements (clt_shards.h) */
@@ -128,6 +129,30 @@ clt_status clt_ckpt_save_finish(clt_ckpt_writer *w);
 /* begin and finish. */
 clt_status clt_ckpt_save(clt_ckpt_writer *w, const char *name, const clt_checkpoint_state *state);
 
+/* --- copying (clt_ckpt_copy.c) --- */
+
+typedef struct {
+    const char *folder;       /* to which, a path or a URL; it exists */
+    const char *run_id;       /* of the run that copies */
+    unsigned number;          /* no other copy of this run into the folder has it */
+    const char *latest;       /* name of the hint file */
+    int64_t keep;             /* as in clt_ckpt_writer_params */
+    const clt_run_lock *lock; /* of `folder`, borrowed */
+} clt_ckpt_copy_params;
+
+/* Copies the checkpoint `from` to FOLDER under its name, piece by piece, and commits it as a save is
+ * committed: it is there whole or not at all. Then writes the hint and prunes. The manifest is the same but
+ * for the names of the data files. All files of `from` are opened first: on a file system it may be removed
+ * from then on. *copied false: this checkpoint is there already. A checkpoint of this name that is another
+ * one is replaced. CLT_IO, CLT_BAD_DATA: nothing changed. Not collective. For requests to stop see
+ * clt_io_heed_flag. */
+clt_status clt_ckpt_copy(const char *from, const clt_ckpt_copy_params *p, bool *copied);
+
+/* Makes a folder ready for copies of a run that resumes at `batch`: creates it, removes what killed copies
+ * left, gives valid later checkpoints a name that is never read (clt_ckpt_supersede). With the folder's lock
+ * held. */
+clt_status clt_ckpt_copy_prepare(const clt_ckpt_copy_params *p, int64_t batch);
+
 /* --- a folder of checkpoints --- */
 
 typedef struct {
@@ -173,11 +198,17 @@ clt_status clt_run_id(clt_group *group, char out[CLT_RUN_ID_BYTES]);
  * minutes while the holder says that it is ending; then CLT_IO on every rank, with the holder's name.
  * CLT_STOPPED: a signal came meanwhile. Storage without locks: a warning. */
 clt_status clt_run_lock_take(clt_group *group, const char *folder, clt_run_lock **out);
+/* Tries once on behalf of this process alone, without a wait and without a message: 0, or as clt_io_lock_try,
+ * which also sets `holder`. The folder exists. */
+int clt_run_lock_try(const char *folder, clt_run_lock **out, char holder[CLT_IO_OWNER_BYTES]);
 /* Tells waiting runs that this run is about to end and only has to save. NULL is allowed. */
 void clt_run_lock_ending(clt_run_lock *l);
-/* Whether the lock is held still (clt_io_lock_is_held); true on other ranks than 0, on storage without locks,
- * and for NULL. */
+/* Whether the lock is held (clt_io_lock_is_held). A lease that could not be renewed in time is renewed first,
+ * which takes up to 20 s and succeeds if nobody took it over meanwhile. True on other ranks than 0, on
+ * storage without locks, and for NULL. */
 bool clt_run_lock_is_held(const clt_run_lock *l);
+/* Whether it is lost for good, because somebody else took it. Asks as clt_run_lock_is_held does. */
+bool clt_run_lock_is_lost(const clt_run_lock *l);
 void clt_run_lock_release(clt_run_lock *l); /* NULL is allowed */
 
 /* --- reading --- */

@@ -1,4 +1,4 @@
-#include "runtime/checkpoint/clt_ckpt_commit.h"
+#include "runtime/checkpoint/clt_ckpt_internal.h"
 
 #include <string.h>
 
@@ -60,4 +60,49 @@ clt_status clt_ckpt_check_name(const char *path, bool exists, bool overwrite) {
                          "it (save_overwrite: true, ckpt import --overwrite)",
                          path);
     return clt_io_is_dir(path) ? check_overwritable(path) : CLT_OK;
+}
+
+/* --- the end of a save --- */
+
+static clt_status check_lock(const char *folder, const clt_run_lock *lock) {
+    if (clt_run_lock_is_held(lock)) return CLT_OK;
+    return clt_error(CLT_IO,
+                     "%s: this run has lost the lock of the folder (run.lock), because the storage was not "
+                     "reachable in time; another run may be writing there",
+                     folder);
+}
+
+clt_status clt_ckpt_commit_publish(clt_ckpt_commit *c, const clt_run_lock *lock, const char *manifest,
+                                   size_t bytes) {
+    clt_manifest *m = NULL;
+    CLT_TRY(check_lock(c->folder, lock));
+    clt_status st = c->ops->publish(c, manifest, bytes);
+    if (st == CLT_OK) st = clt_manifest_load(c->final, true, &m);
+    if (st != CLT_OK) c->ops->retract(c);
+    clt_manifest_free(m);
+    return st;
+}
+
+void clt_ckpt_commit_hint(const clt_ckpt_commit *c, const char *latest) {
+    char *hint = clt_path_join(c->folder, latest), *text = clt_format("%s\n", c->name);
+    if (clt_io_write_atomic(hint, text, strlen(text)) != CLT_OK) clt_warn("%s could not be written", hint);
+    clt_free(text);
+    clt_free(hint);
+}
+
+void clt_ckpt_commit_prune(const clt_ckpt_commit *c, int64_t keep) {
+    clt_ckpt_info *list = NULL;
+    int n = 0;
+    if (keep < 0 || clt_ckpt_scan(c->folder, &list, &n) != CLT_OK) return;
+    int valid = 0;
+    while (valid < n && list[valid].valid) valid++;
+    for (int i = valid - 1; i >= CLT_MAX(keep, 2); i--) {
+        if (!strcmp(list[i].name, c->name)) continue;
+        if (c->ops->remove(c->folder, list[i].name, c->run_id) != CLT_OK) {
+            clt_warn("%s could not be removed; it is kept", list[i].path);
+            break;
+        }
+        clt_info("removed %s", list[i].path);
+    }
+    clt_ckpt_scan_free(list, n);
 }

@@ -15,7 +15,7 @@
 #ifndef CLT_CKPT_COMMIT_H
 #define CLT_CKPT_COMMIT_H
 
-#include "runtime/base/clt_base.h"
+#include "runtime/checkpoint/clt_checkpoint.h"
 
 #define CLT_MANIFEST "manifest.json"
 
@@ -83,6 +83,16 @@ clt_status clt_ckpt_commit_of(const char *folder, const clt_ckpt_commit_ops **ou
 clt_ckpt_commit *clt_ckpt_commit_create(const clt_ckpt_commit_ops *ops, const char *folder, const char *name,
                                         const char *run_id, bool overwrite);
 void clt_ckpt_commit_destroy(clt_ckpt_commit *c); /* NULL is allowed */
+
+/* publish, unless the lock (NULL: not checked) is lost; reads the manifest back and checks the data files'
+ * sizes; retract where that fails. */
+clt_status clt_ckpt_commit_publish(clt_ckpt_commit *c, const clt_run_lock *lock, const char *manifest,
+                                   size_t bytes);
+/* After a save was published: writes the folder's hint file; removes valid checkpoints but for the `keep`
+ * newest (negative: all stay; the two newest and this one always do), the oldest by batch first. Failing does
+ * not harm the checkpoint: a warning. */
+void clt_ckpt_commit_hint(const clt_ckpt_commit *c, const char *latest);
+void clt_ckpt_commit_prune(const clt_ckpt_commit *c, int64_t keep);
 
 /* For begin: CLT_IO with a message if `path` exists and `overwrite` is off, or if it is a folder with other
  * files than a checkpoint's: a run or what a user keeps there. */

@@ -345,58 +345,17 @@ static clt_status complete_manifest(clt_ckpt_writer *w, const clt_ckpt_stored *r
     return st;
 }
 
-static clt_status check_lock(const clt_ckpt_writer *w) {
-    if (clt_run_lock_is_held(w->p.lock)) return CLT_OK;
-    return clt_error(CLT_IO,
-                     "%s: this run has lost the lock of the folder (run.lock), because the storage was not "
-                     "reachable in time; another run may be writing there",
-                     w->folder);
-}
-
 static clt_status commit(clt_ckpt_writer *w, const clt_ckpt_stored *rows) {
-    clt_manifest *m = NULL;
     CLT_TRY(complete_manifest(w, rows));
-    CLT_TRY(check_lock(w));
-    clt_status st = w->how->publish(w->commit, w->head.s, w->head.len);
-    /* The ranks read back the data files that they wrote; the manifest and the files' sizes are checked here.
-     */
-    if (st == CLT_OK) st = clt_manifest_load(w->commit->final, true, &m);
-    if (st != CLT_OK) w->how->retract(w->commit);
-    clt_manifest_free(m);
-    return st;
-}
-
-/* Oldest first by batch; the two newest always stay. Failing here does not harm the checkpoint that was
- * saved. */
-static void prune(const clt_ckpt_writer *w) {
-    clt_ckpt_info *list = NULL;
-    int n = 0;
-    if (w->p.keep < 0 || clt_ckpt_scan(w->folder, &list, &n) != CLT_OK) return;
-    int valid = 0;
-    while (valid < n && list[valid].valid) valid++;
-    for (int i = valid - 1; i >= CLT_MAX(w->p.keep, 2); i--) {
-        if (!strcmp(list[i].name, w->commit->name)) continue;
-        if (w->how->remove(w->folder, list[i].name, w->run_id) != CLT_OK) {
-            clt_warn("%s could not be removed; it is kept", list[i].path);
-            break;
-        }
-        clt_info("removed %s", list[i].path);
-    }
-    clt_ckpt_scan_free(list, n);
-}
-
-static void write_hint(const clt_ckpt_writer *w) {
-    char *hint = clt_path_join(w->folder, w->latest), *text = clt_format("%s\n", w->commit->name);
-    if (clt_io_write_atomic(hint, text, strlen(text)) != CLT_OK) clt_warn("%s could not be written", hint);
-    clt_free(text);
-    clt_free(hint);
+    /* The ranks read back the data files that they wrote. */
+    return clt_ckpt_commit_publish(w->commit, w->p.lock, w->head.s, w->head.len);
 }
 
 static void after_commit(const clt_ckpt_writer *w) {
     if (w->how->finish(w->commit) != CLT_OK) clt_warn("%s could not be removed", w->commit->path);
     if (w->p.single || !clt_run_lock_is_held(w->p.lock)) return;
-    write_hint(w);
-    prune(w);
+    clt_ckpt_commit_hint(w->commit, w->latest);
+    clt_ckpt_commit_prune(w->commit, w->p.keep);
 }
 
 static void after_failure(const clt_ckpt_writer *w) {

@@ -1,4 +1,5 @@
 #include <errno.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -9,6 +10,7 @@
 
 struct clt_run_lock {
     clt_io_lock *lock; /* NULL on ranks other than 0, and where the storage cannot lock */
+    atomic_bool ends;  /* clt_run_lock_ending was called */
 };
 
 static const char ending[] = ", ending";
@@ -68,6 +70,12 @@ static clt_status take(const char *folder, clt_io_lock **out) {
     return st;
 }
 
+static clt_run_lock *new_lock(clt_io_lock *lock) {
+    clt_run_lock *l = clt_calloc(1, sizeof *l);
+    l->lock = lock;
+    return l;
+}
+
 clt_status clt_run_lock_take(clt_group *group, const char *folder, clt_run_lock **out) {
     clt_io_lock *lock = NULL;
     clt_status st = clt_ckpt_rank(group) == 0 ? take(folder, &lock) : CLT_OK;
@@ -76,21 +84,39 @@ clt_status clt_run_lock_take(clt_group *group, const char *folder, clt_run_lock 
         clt_io_lock_release(lock);
         return st;
     }
-    clt_run_lock *l = clt_malloc(sizeof *l);
-    l->lock = lock;
-    *out = l;
+    *out = new_lock(lock);
     return CLT_OK;
 }
 
-void clt_run_lock_ending(clt_run_lock *l) {
+int clt_run_lock_try(const char *folder, clt_run_lock **out, char holder[CLT_IO_OWNER_BYTES]) {
+    char *path = clt_path_join(folder, "run.lock"), owner[CLT_IO_OWNER_BYTES];
+    clt_io_lock *lock;
+    describe_owner("", owner);
+    int e = clt_io_lock_try(path, owner, &lock, holder);
+    if (!e) *out = new_lock(lock);
+    clt_free(path);
+    return e;
+}
+
+static int sign(const clt_run_lock *l) {
     char owner[CLT_IO_OWNER_BYTES];
+    describe_owner(l->ends ? ending : "", owner);
+    return clt_io_lock_sign(l->lock, owner);
+}
+
+void clt_run_lock_ending(clt_run_lock *l) {
     if (!l || !l->lock) return;
-    describe_owner(ending, owner);
-    if (clt_io_lock_sign(l->lock, owner) != 0) clt_debug("the lock file could not be signed");
+    l->ends = true;
+    if (sign(l) != 0) clt_debug("the lock file could not be signed");
 }
 
 bool clt_run_lock_is_held(const clt_run_lock *l) {
-    return !l || !l->lock || clt_io_lock_is_held(l->lock);
+    if (!l || !l->lock || clt_io_lock_is_held(l->lock)) return true;
+    return sign(l) == 0 && clt_io_lock_is_held(l->lock);
+}
+
+bool clt_run_lock_is_lost(const clt_run_lock *l) {
+    return l && l->lock && !clt_io_lock_is_held(l->lock) && sign(l) == ESTALE;
 }
 
 void clt_run_lock_release(clt_run_lock *l) {

@@ -8,17 +8,12 @@
 #include "runtime/object/clt_io_s3_internal.h"
 #include "runtime/object/clt_s3_internal.h"
 
-enum {
-    LEASE_SECONDS = 60,
-    RENEW_SECONDS = 15,
-    AGAIN_SECONDS = 2,
-    CALL_SECONDS = 10,
-    MAX_LEASE = 3600,
-    MAX_OBJECT = 4096
-};
-/* The holder gives up this much earlier than others may take over, and they wait this much longer: requests
- * take time, and the clocks of a store's hosts differ a little. */
-static const double margin = 5;
+enum { LEASE_SECONDS = 60, MAX_LEASE = 3600, MAX_OBJECT = 4096 };
+
+/* Parts of a lease's duration: when it is renewed, when that is tried again after a failure, how long one
+ * request may take. The holder counts the lease as expired by `margin` before others may take over, and they
+ * wait by as much longer: requests take time, and the clocks of a store's hosts differ a little. */
+static const double renewing = 1.0 / 4, again = 1.0 / 30, asking = 1.0 / 6, margin = 1.0 / 12;
 
 typedef struct {
     clt_s3_place place;
@@ -26,14 +21,20 @@ typedef struct {
     pthread_mutex_t lock; /* for what follows; also held during requests */
     char owner[CLT_IO_OWNER_BYTES];
     char etag[256];
-    bool lost;
+    int seconds;          /* its duration */
     pthread_mutex_t wait; /* for `stop` */
     pthread_cond_t wake;
     bool stop;
     pthread_t thread;
     _Atomic double renewed; /* when the last successful request began, boot clock */
-    atomic_bool gone;       /* `lost`, for who must not wait for a request */
+    atomic_bool lost;       /* somebody else took it over, or removed it: it does not come back */
 } lease;
+
+/* The duration of new leases. */
+static int duration(void) {
+    const long seconds = clt_env_long(CLT_ENV_S3_LEASE, LEASE_SECONDS);
+    return seconds >= 1 && seconds <= MAX_LEASE ? (int)seconds : LEASE_SECONDS;
+}
 
 /* Goes on while the machine sleeps. */
 static double boot_clock(void) {
@@ -94,7 +95,7 @@ static int get_lease(const clt_s3_place *p, lease_text *out, clt_s3_info *info) 
 /* Puts the lease. Lock held, or nobody else knows l. */
 static int put_lease(lease *l, int seconds, clt_s3_condition condition) {
     char *text = write_lease(l, seconds);
-    double before = clt_s3_limit(CALL_SECONDS), at = boot_clock();
+    double before = clt_s3_limit(l->seconds * asking), at = boot_clock();
     int e = clt_s3_put(l->place.store, l->place.bucket, l->place.key, text, strlen(text), condition, l->etag);
     clt_s3_limit(before);
     if (!e) l->renewed = at;
@@ -102,31 +103,43 @@ static int put_lease(lease *l, int seconds, clt_s3_condition condition) {
     return e;
 }
 
-/* Replaces the own lease. A request that reached its deadline may have changed the object all the same: then
- * it holds this lease's token, and another ETag. */
-static int replace_lease(lease *l, int seconds) {
-    if (l->lost) return ESTALE;
+/* After a condition did not hold: whether the object is this lease all the same, because a request that
+ * reached its deadline has changed it: then it holds this lease's token, and l->etag is its ETag now. 0,
+ * ESTALE: it is somebody else's or gone; other values: unknown. */
+static int look_again(lease *l) {
     lease_text found;
     clt_s3_info info;
-    int e = put_lease(l, seconds, CLT_S3_IF_MATCH);
-    if (e == ESTALE && !get_lease(&l->place, &found, &info) && !strcmp(found.token, l->token)) {
-        memcpy(l->etag, info.etag, sizeof l->etag);
-        e = put_lease(l, seconds, CLT_S3_IF_MATCH);
-    }
-    if (e == ESTALE) {
-        l->lost = true;
-        l->gone = true;
-    }
+    double before = clt_s3_limit(l->seconds * asking);
+    int e = get_lease(&l->place, &found, &info);
+    clt_s3_limit(before);
+    if (e == ENOENT || (!e && strcmp(found.token, l->token) != 0)) return ESTALE;
+    if (!e) memcpy(l->etag, info.etag, sizeof l->etag);
     return e;
+}
+
+/* Replaces the own lease, also one that has expired: whoever takes a lease over writes a token of his own, so
+ * an object with this token proves that nobody held it meanwhile. EBUSY: requests that had reached their
+ * deadline still change it. */
+static int replace_lease(lease *l, int seconds) {
+    enum { LOOKS = 3 };
+    int e = l->lost ? ESTALE : put_lease(l, seconds, CLT_S3_IF_MATCH);
+    for (int i = 0; e == ESTALE && !l->lost && i < LOOKS; i++) {
+        e = look_again(l);
+        l->lost = e == ESTALE;
+        if (!e) e = put_lease(l, seconds, CLT_S3_IF_MATCH);
+    }
+    return e == ESTALE && !l->lost ? EBUSY : e;
 }
 
 /* --- renewing --- */
 
 /* false: the lease is to end. */
-static bool wait_to_renew(lease *l, int seconds) {
+static bool wait_to_renew(lease *l, double seconds) {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += seconds;
+    const double end = (double)until.tv_sec + (double)until.tv_nsec * 1e-9 + seconds;
+    until.tv_sec = (time_t)end;
+    until.tv_nsec = (long)((end - (double)until.tv_sec) * 1e9);
     pthread_mutex_lock(&l->wait);
     while (!l->stop && pthread_cond_timedwait(&l->wake, &l->wait, &until) == 0) {
     }
@@ -135,11 +148,12 @@ static bool wait_to_renew(lease *l, int seconds) {
     return go_on;
 }
 
+/* Goes on after the lease has expired: a store that was away for longer is no reason to give it up. */
 static void *renew(void *arg) {
     lease *l = arg;
-    for (int e = 0; wait_to_renew(l, e ? AGAIN_SECONDS : RENEW_SECONDS) && !l->gone;) {
+    for (int e = 0; wait_to_renew(l, l->seconds * (e ? again : renewing)) && !l->lost;) {
         pthread_mutex_lock(&l->lock);
-        e = replace_lease(l, LEASE_SECONDS);
+        e = replace_lease(l, l->seconds);
         pthread_mutex_unlock(&l->lock);
     }
     return NULL;
@@ -147,9 +161,8 @@ static void *renew(void *arg) {
 
 bool clt_io_s3_is_held(clt_io_component *c, void *lock) {
     (void)c;
-    lease *l = lock;
-    if (boot_clock() - l->renewed > LEASE_SECONDS - margin) l->gone = true; /* and stays so */
-    return !l->gone;
+    const lease *l = lock;
+    return !l->lost && boot_clock() - l->renewed <= l->seconds * (1 - margin);
 }
 
 static void free_lease(lease *l) {
@@ -165,6 +178,7 @@ static lease *new_lease(clt_s3_place *p, const char *owner) {
     pthread_condattr_t monotonic;
     l->place = *p;
     *p = (clt_s3_place){0};
+    l->seconds = duration();
     clt_s3_writer(l->token);
     snprintf(l->owner, CLT_IO_OWNER_BYTES - 1, "%s", owner);
     pthread_mutex_init(&l->lock, NULL);
@@ -186,13 +200,13 @@ static int take_over(lease *l, char holder[CLT_IO_OWNER_BYTES]) {
     if (e == ENOENT) return EWOULDBLOCK; /* the next attempt may have it */
     if (e) return e;
     double now = info.now > 0 ? info.now : clt_s3_time(l->place.store);
-    bool expired = info.modified > 0 && now - info.modified > found.seconds + margin;
+    bool expired = info.modified > 0 && now - info.modified > found.seconds * (1 + margin);
     if (found.seconds > 0 && !expired) {
         snprintf(holder, CLT_IO_OWNER_BYTES, "%s", found.owner);
         return EWOULDBLOCK;
     }
     memcpy(l->etag, info.etag, sizeof l->etag);
-    e = put_lease(l, LEASE_SECONDS, CLT_S3_IF_MATCH);
+    e = put_lease(l, l->seconds, CLT_S3_IF_MATCH);
     return e == ESTALE ? EWOULDBLOCK : e;
 }
 
@@ -207,7 +221,7 @@ int clt_io_s3_lock(clt_io_component *c, const char *path, const char *owner, voi
         return e;
     }
     lease *l = new_lease(&p, owner);
-    e = put_lease(l, LEASE_SECONDS, CLT_S3_IF_ABSENT);
+    e = put_lease(l, l->seconds, CLT_S3_IF_ABSENT);
     if (e == EEXIST) e = take_over(l, holder);
     if (!e && (e = clt_thread_start(&l->thread, renew, l)) != 0) put_lease(l, 0, CLT_S3_IF_MATCH);
     if (e)
@@ -218,10 +232,11 @@ int clt_io_s3_lock(clt_io_component *c, const char *path, const char *owner, voi
 }
 
 int clt_io_s3_sign(clt_io_component *c, void *lock, const char *owner) {
+    (void)c;
     lease *l = lock;
     pthread_mutex_lock(&l->lock);
     snprintf(l->owner, CLT_IO_OWNER_BYTES - 1, "%s", owner);
-    int e = clt_io_s3_is_held(c, lock) ? replace_lease(l, LEASE_SECONDS) : ESTALE;
+    int e = replace_lease(l, l->seconds);
     pthread_mutex_unlock(&l->lock);
     return e;
 }

@@ -12,7 +12,8 @@ struct clt_s3_writing {
     char *buffer; /* the part that is being filled; NULL: none */
     size_t fill, cap;
     uint64_t written;
-    int parts; /* handed to the pool */
+    int parts;               /* handed to the pool */
+    const atomic_bool *flag; /* of the thread that opened the file, which ends uploads of parts, too */
 
     pthread_mutex_t lock; /* for what follows */
     pthread_cond_t changed;
@@ -49,6 +50,7 @@ int clt_s3_writing_open(clt_s3_place *p, bool only_new, clt_s3_writing **out) {
     w->place = *p;
     *p = (clt_s3_place){0};
     w->only_new = only_new;
+    w->flag = clt_io_heeded_flag();
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->changed, NULL);
     clt_s3_pool_enter();
@@ -93,6 +95,8 @@ static void run_part(clt_s3_job *job) {
     part_job *p = (part_job *)job;
     clt_s3_writing *w = p->w;
     char etag[256];
+    const atomic_bool *before = clt_io_heeded_flag();
+    clt_io_heed_flag(w->flag);
     pthread_mutex_lock(&w->lock);
     begin_upload(w);
     bool skip = w->error;
@@ -100,6 +104,7 @@ static void run_part(clt_s3_job *job) {
     int e = skip ? 0
                  : clt_s3_upload_part(w->place.store, w->place.bucket, w->place.key, &w->upload, p->number,
                                       p->data, p->bytes, etag);
+    clt_io_heed_flag(before);
     pthread_mutex_lock(&w->lock);
     if (!skip && !e) w->etags[p->number - 1] = clt_strdup(etag);
     keep_failure(w, e);

@@ -30,4 +30,41 @@ for bytes in "${sizes[@]}"; do
     copy "s3://$TEST_BUCKET/$cross/$bytes.boto" "$tmp/$bytes.back" && cmp "$tmp/$bytes" "$tmp/$bytes.back" >>"$log"
     report "boto3 wrote $bytes bytes" $?
 done
+
+# A lease of 3 s whose holder cannot renew it, because the store does not respond or the holder is stopped. hold NAME:
+# another process that takes it; $holder is its id. says NAME N LINE: whether LINE becomes the Nth line of its output.
+hold() {
+    : >"$tmp/$1"
+    CLTRAIN_S3_LEASE=3 "$BUILD/test/object/test_io_s3" hold "s3://$TEST_BUCKET/lease/run.lock" >"$tmp/$1" 2>&1 &
+    holder=$!
+}
+says() {
+    local i
+    for ((i = 0; i < 300; i++)); do
+        [ "$(wc -l <"$tmp/$1")" -lt "$2" ] || break
+        sleep 0.1
+    done
+    [ "$(sed -n "$2p" "$tmp/$1")" = "$3" ]
+}
+hold first
+first=$holder
+says first 1 held
+store_pause
+says first 2 "not held"
+report "a lease expires while the store does not respond" $?
+store_resume
+says first 3 held
+report "and is regained" $?
+kill -STOP "$first"
+hold second
+says second 1 held
+report "a lease that expired is taken over" $?
+kill -CONT "$first"
+says first 4 "not held"
+report "its first holder has lost it" $?
+sleep 1.5 # renewals of both
+[ "$(wc -l <"$tmp/first")" = 4 ] && [ "$(cat "$tmp/second")" = held ]
+report "for good, and the second one keeps it" $?
+kill -KILL "$first" "$holder"
+wait "$first" "$holder" 2>/dev/null
 exit $failed

@@ -1,7 +1,9 @@
 /* clt_io on a real object store: files, names, versions, locks, unfinished uploads. Needs AWS_ENDPOINT_URL,
  * credentials and TEST_BUCKET in the environment (test/object/io_s3.sh).
  *   test_io_s3                runs the tests
- *   test_io_s3 copy FROM TO   copies a file; either may be s3:// */
+ *   test_io_s3 copy FROM TO   copies a file; either may be s3://
+ *   test_io_s3 hold LOCK      waits for a lock and keeps it until it is killed; prints whether it is held, at
+ * every change */
 #include <errno.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -398,6 +400,18 @@ static int copy(const char *from, const char *to) {
     return clt_file_close(b);
 }
 
+static _Noreturn void hold(const char *path) {
+    char holder[CLT_IO_OWNER_BYTES];
+    clt_io_lock *lock;
+    while (clt_io_lock_try(path, "holder", &lock, holder) != 0) clt_sleep(0.05);
+    for (bool held = false;; clt_sleep(0.02)) {
+        if (clt_io_lock_is_held(lock) == held) continue;
+        held = !held;
+        puts(held ? "held" : "not held");
+        fflush(stdout);
+    }
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_small_files),   cmocka_unit_test(test_lost_lock),
@@ -413,6 +427,7 @@ int main(int argc, char **argv) {
     }
     if (clt_object_register() != CLT_OK) return 1;
     if (argc == 4 && !strcmp(argv[1], "copy")) return copy(argv[2], argv[3]);
+    if (argc == 3 && !strcmp(argv[1], "hold")) hold(argv[2]);
     root = clt_format("s3://%s/test-%ld", getenv("TEST_BUCKET"), (long)getpid());
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     if (clt_io_remove_tree(root) != CLT_OK) failed++;

@@ -189,6 +189,63 @@ static void wrong_values_are_refused(void **state) {
     }
 }
 
+/* Each has the secret word S3CRET; the message must not. */
+static void secrets_in_urls_are_refused(void **state) {
+    (void)state;
+    static const struct {
+        const char *override, *key;
+    } urls[] = {{"save_folder=s3://AKIA:S3CRET@bucket/run", "save_folder"},
+                {"save_folder=s3://AKIA:S3/CRET/S3CRET@bucket/run", "save_folder"},
+                {"save_folder=s3://S3CRET@bucket/run", "save_folder"},
+                {"load_path='https://host/x?X-Amz-Signature=S3CRET'", "load_path"},
+                {"load_path='https://host/x?a=1&X-Amz-Security-Token=S3CRET'", "load_path"},
+                {"load_path='https://host/x?AWSAccessKeyId=S3CRET'", "load_path"},
+                {"load_path='https://host/x?sv=1&sig=S3CRET'", "load_path"},
+                {"cltrain.mirror=s3://a:S3CRET@bucket/run", "cltrain.mirror"},
+                {"train_loader.dataset.remote=s3://a:S3CRET@bucket", "train_loader.dataset.remote"},
+                {"eval_loaders=[{label: a, dataset: {remote: 's3://a:S3CRET@b/c'}}]",
+                 "eval_loaders.0.dataset.remote"},
+                {"loggers.mlflow.tracking_uri=https://me:S3CRET@host", "loggers.mlflow.tracking_uri"},
+                {"variables.url=s3://a:S3CRET@b", "variables.url"}};
+    static const char *const harmless[] = {"metadata.a=https://host:9000/a@b", "metadata.a=s3://bucket/a:b@c",
+                                           "metadata.a='https://host/x?version=3&max_tokens'",
+                                           "metadata.a='me:password@host is no URL: s3://a:b@c'"};
+    clt_config *c;
+    for (size_t i = 0; i < CLT_COUNT_OF(urls); i++) {
+        assert_int_equal(clt_config_load(CU_BASE, &urls[i].override, 1, &c), CLT_BAD_CONFIG);
+        const char *e = clt_last_error();
+        if (!strstr(e, urls[i].key) || !strstr(e, "AWS_ACCESS_KEY_ID") || strstr(e, "S3CRET"))
+            fail_msg("%s: '%s' does not name the key, or shows the secret", urls[i].override, e);
+    }
+    for (size_t i = 0; i < CLT_COUNT_OF(harmless); i++) {
+        assert_int_equal(clt_config_load(CU_BASE, &harmless[i], 1, &c), CLT_OK);
+        clt_config_free(c);
+    }
+}
+
+static void mirrors_that_are_no_second_place_are_refused(void **state) {
+    (void)state;
+    static const struct {
+        const char *overrides[2], *word;
+    } mirrors[] = {{{"save_folder=", "cltrain.mirror=/b/run"}, "needs a save_folder"},
+                   {{"save_folder=/a/run", "cltrain.mirror=/a/run/"}, "below"},
+                   {{"save_folder=/a/run", "cltrain.mirror=file:///a/run"}, "below"},
+                   {{"save_folder=runs/{run_name}", "cltrain.mirror=./runs/{run_name}/mirror"}, "below"},
+                   {{"save_folder=/a/run", "cltrain.mirror=/a"}, "below"},
+                   {{"save_folder=/a/run", "cltrain.mirror=gs://a/run"}, "S3-compatible"}};
+    const char *good[] = {"save_folder=/a/run", "cltrain.mirror=/a/run2/{run_name}", "run_name=x"};
+    clt_config *c;
+    for (size_t i = 0; i < CLT_COUNT_OF(mirrors); i++) {
+        assert_int_equal(clt_config_load(CU_BASE, mirrors[i].overrides, 2, &c), CLT_BAD_CONFIG);
+        const char *e = clt_last_error();
+        if (!strstr(e, "cltrain.mirror") || !strstr(e, mirrors[i].word))
+            fail_msg("%zu: '%s' does not name the key and '%s'", i, e, mirrors[i].word);
+    }
+    assert_int_equal(clt_config_load(CU_BASE, good, 3, &c), CLT_OK);
+    assert_string_equal(c->mirror, "/a/run2/x");
+    clt_config_free(c);
+}
+
 /* The same through a file: line and column. */
 static void wrong_keys_in_a_file_are_placed(void **state) {
     (void)state;
@@ -226,6 +283,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wrong_values_are_refused),
         cmocka_unit_test(wrong_keys_in_a_file_are_placed),
+        cmocka_unit_test(secrets_in_urls_are_refused),
+        cmocka_unit_test(mirrors_that_are_no_second_place_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

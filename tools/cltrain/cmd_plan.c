@@ -63,7 +63,9 @@ static saving find_saving(const clt_config *c, const clt_plan_memory *m, double 
     saving s = {.mttf = mttf_hours * hour,
                 .stall = given,
                 .checkpoint = m->elements * 4 * (uint64_t)(1 + clt_optimizer_of(c->optimizer.kind)->moments)};
-    s.folder = c->save_folder ? clt_strdup(c->save_folder) : clt_path_join("runs", c->run_name);
+    /* Where a run whose save_folder is in an object store keeps its metrics: nothing is asked of a store. */
+    const bool here = c->save_folder && clt_io_can(c->save_folder, CLT_IO_CAN_APPEND);
+    s.folder = here ? clt_strdup(c->save_folder) : clt_path_join("runs", c->run_name);
     clt_error_quiet(true);
     if (metrics_read(s.folder, &run) == CLT_OK) {
         s.step = metrics_median(&run, SECONDS);

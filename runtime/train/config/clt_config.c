@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "runtime/base/clt_io.h"
 #include "runtime/data/clt_tokenizer.h"
 #include "runtime/train/config/clt_config_finetune.h"
 
@@ -107,7 +108,8 @@ static void resolve_devices(clt_config *c) {
 }
 
 static void remark_tokenizer(clt_config *c) {
-    if (clt_tokenizer_known(c->tokenizer)) return;
+    /* Whether a URL exists is asked by the run: reading a configuration asks nothing of a store. */
+    if ((c->tokenizer && clt_path_scheme(c->tokenizer)) || clt_tokenizer_known(c->tokenizer)) return;
     clt_strv_add_owned(&c->remarks,
                        clt_format("tokenizer.name '%.80s' is not loaded: data sets with token columns need "
                                   "no tokenizer; for text, name a folder with its tokenizer.json",
@@ -168,6 +170,7 @@ static clt_status read_all(clt_config_builder *b, clt_yaml *y, const char *const
                            .status = CLT_BAD_CONFIG,
                            .strings = &c->strings,
                            .notices = &c->notices};
+    CLT_TRY(clt_config_refuse_secrets(&r, "", c->merged));
     CLT_TRY(clt_schema_read(&r, &clt_config_top_schema, "", c->merged, b));
     CLT_TRY(clt_model_config_read(&r, "model", b->model, &c->model));
     drop_unknown(c);

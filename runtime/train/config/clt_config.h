@@ -217,6 +217,7 @@ struct clt_config {
     /* checkpoints; templates keep {run_name}, {epoch}, {batch} ... for clt_config_expand; {rank} is already 0
      * and a trailing .pt is gone */
     const char *save_folder; /* NULL: no checkpoints; {run_name} is already replaced */
+    const char *mirror;      /* cltrain.mirror, NULL: none; likewise */
     const char *save_filename, *save_latest_filename;
     clt_time save_interval;
     int64_t save_num_checkpoints_to_keep; /* -1: all */

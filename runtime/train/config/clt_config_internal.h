@@ -91,6 +91,12 @@ extern const clt_schema clt_config_top_schema, clt_config_callback_schema, clt_c
     clt_config_eval_schema, clt_config_train_streams_schema, clt_config_eval_streams_schema,
     clt_config_optimizer_schema, clt_config_group_schema, clt_config_scheduler_schema;
 
+/* --- before the tables are read (clt_config_secrets.c) --- */
+
+/* Refuses texts at `path` and below that are URLs with a password or a secret parameter. The message does not
+ * show them. */
+clt_status clt_config_refuse_secrets(clt_schema_reader *r, const char *path, const json_t *v);
+
 /* --- the steps after the tables have been read --- */
 
 clt_status clt_config_resolve_precision(clt_schema_reader *r, clt_config_builder *b);

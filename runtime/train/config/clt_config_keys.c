@@ -130,6 +130,11 @@ static const clt_key own_keys[] = {
         "kernel variants by shape; off: the tables' order; cache: what cltrain tune measured on this device; "
         "fill: also measures what is missing, in the first step, within 5 s",
         .choices = tune_names),
+    KEY("mirror", c.mirror, "null",
+        "folder or s3://BUCKET/PREFIX to which each new checkpoint in save_folder, metrics.jsonl, log.txt "
+        "and "
+        "config.yaml are copied while training continues; needs a save_folder on a file system",
+        .nullable = true),
     KEY("csv", c.loggers.csv, "null", "file to which a line is appended for each step and evaluation",
         .nullable = true),
     KEY("prometheus", c.loggers.prometheus, "null",

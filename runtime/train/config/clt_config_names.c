@@ -39,7 +39,7 @@ static const char *with_run_name(clt_config *c, const char *s) {
 static clt_status check_paths(clt_schema_reader *r, const clt_config *c) {
     const struct {
         const char *key, *path;
-    } paths[] = {{"save_folder", c->save_folder}, {"load_path", c->load_path}};
+    } paths[] = {{"save_folder", c->save_folder}, {"load_path", c->load_path}, {"cltrain.mirror", c->mirror}};
     for (size_t i = 0; i < CLT_COUNT_OF(paths); i++) {
         char *why = paths[i].path ? clt_io_unsupported(paths[i].path) : NULL;
         if (!why) continue;
@@ -54,6 +54,37 @@ static clt_status check_paths(clt_schema_reader *r, const clt_config *c) {
         if (!*names[i].name || strchr(names[i].name, '/') || names[i].name[0] == '.')
             return clt_schema_fail(r, names[i].key, "is '%.80s': it must be a plain name inside save_folder",
                                    names[i].name);
+    return CLT_OK;
+}
+
+/* A path without what changes nothing: file://, ./ before it. *n: its length without slashes at the end. */
+static const char *plain_path(const char *path, size_t *n) {
+    if (!strncmp(path, "file:///", 8)) path += 7;
+    while (!strncmp(path, "./", 2)) path += 2;
+    for (*n = strlen(path); *n > 1 && path[*n - 1] == '/';) --*n;
+    return path;
+}
+
+/* Whether `path` is the folder or something below it, as far as their texts tell. */
+static bool is_below(const char *path, const char *folder) {
+    size_t n, m;
+    const char *a = plain_path(path, &n), *b = plain_path(folder, &m);
+    return n >= m && !strncmp(a, b, m) && (n == m || a[m] == '/');
+}
+
+/* A mirror is a second place: on storage of its own, or in another folder. */
+static clt_status check_mirror(clt_schema_reader *r, const clt_config *c) {
+    static const char key[] = "cltrain.mirror";
+    if (!c->mirror) return CLT_OK;
+    if (!c->save_folder)
+        return clt_schema_fail(r, key, "needs a save_folder: checkpoints are saved there first");
+    if (!clt_io_can(c->save_folder, CLT_IO_CAN_APPEND))
+        return clt_config_fail_both(r, key, "save_folder",
+                                    "a mirror follows a save_folder on a file system; this one is in an "
+                                    "object store already");
+    if (is_below(c->mirror, c->save_folder) || is_below(c->save_folder, c->mirror))
+        return clt_config_fail_both(r, key, "save_folder",
+                                    "neither may be the other one or below it: name another place");
     return CLT_OK;
 }
 
@@ -84,6 +115,7 @@ clt_status clt_config_resolve_names(clt_schema_reader *r, clt_config_builder *b)
     if (strlen(c->run_name) > LONGEST)
         return clt_schema_fail(r, "run_name", "has more than %d characters: it names a folder", LONGEST);
     if (c->save_folder) c->save_folder = with_run_name(c, c->save_folder);
+    if (c->mirror) c->mirror = with_run_name(c, c->mirror);
     if (c->load_path) c->load_path = checkpoint_name(c, with_run_name(c, c->load_path));
     c->save_filename = checkpoint_name(c, with_run_name(c, c->save_filename));
     c->save_latest_filename = checkpoint_name(c, with_run_name(c, c->save_latest_filename));
@@ -91,5 +123,6 @@ clt_status clt_config_resolve_names(clt_schema_reader *r, clt_config_builder *b)
     c->autoresume = b->autoresume < 0 ? resume : b->autoresume;
     if (b->autoresume == 1 && !c->save_folder) return clt_schema_fail(r, "autoresume", "needs a save_folder");
     CLT_TRY(check_paths(r, c));
+    CLT_TRY(check_mirror(r, c));
     return check_filename(r, c);
 }

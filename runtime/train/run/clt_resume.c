@@ -92,6 +92,10 @@ clt_status clt_run_find_start(clt_run *r) {
     const clt_config *c = r->cfg;
     clt_run_origin *o = &r->origin;
     if (c->save_folder && c->autoresume) CLT_TRY(clt_ckpt_find_newest(r->group, c->save_folder, &o->path));
+    if (!o->path && r->files.mirror_lock) {
+        CLT_TRY(clt_ckpt_find_newest(r->group, c->mirror, &o->path));
+        o->from_mirror = o->path != NULL;
+    }
     if (o->path) {
         o->resumed = o->autoresumed = true;
     } else if (c->load_path) {
@@ -259,6 +263,7 @@ void clt_run_save_finish(clt_run *r) {
     r->saves.newest = r->saves.pending.batch;
     r->stop.save = CLT_MAX(r->stop.save, took);
     clt_follow_now(r->files.follow);
+    clt_mirror_saved(r->files.mirror, r->saves.pending.name, r->saves.pending.batch);
     clt_info("checkpoint saved: %s/%s (%s)", r->files.folder, r->saves.pending.name,
              clt_human_seconds(took, seconds));
     clt_str fields = {0};

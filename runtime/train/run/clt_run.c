@@ -99,6 +99,17 @@ static void say_stalls(const clt_run *r) {
              clt_group_size(r->group) > 1 ? " on the rank that waited longest" : "");
 }
 
+/* How long the mirror may take at the end: as long as an operation on an object store, and no longer than the
+ * job's time. */
+static double mirror_seconds(const clt_run *r) {
+    static const double usual = 600, reserve = 5;
+    const char *text = clt_env(CLT_ENV_S3_TIMEOUT);
+    double seconds;
+    if (!text || !clt_parse_f64(text, &seconds) || !(seconds > 0)) seconds = usual;
+    if (r->stop.end > 0) seconds = CLT_MIN(seconds, r->stop.end - clt_wall() - reserve);
+    return CLT_MAX(seconds, 0.0);
+}
+
 void clt_run_close(clt_run *r) {
     clt_ckpt_writer_destroy(r->saves.writer);
     clt_free(r->saves.pending.name);
@@ -114,7 +125,9 @@ void clt_run_close(clt_run *r) {
     clt_free(r->evals);
     clt_ops_destroy(r->ops);
     clt_device_close(r->dev);
-    clt_follow_end(r->files.follow);
+    clt_follow_end(r->files.follow, -1);
+    clt_mirror_end(r->files.mirror, mirror_seconds(r));
+    clt_run_lock_release(r->files.mirror_lock);
     clt_run_lock_release(r->files.lock);
     clt_group_destroy(r->group);
     clt_log_set_file(NULL);

@@ -11,6 +11,7 @@
 #include "runtime/train/engine/clt_engine.h"
 #include "runtime/train/run/clt_follow.h"
 #include "runtime/train/run/clt_guard.h"
+#include "runtime/train/run/clt_mirror.h"
 #include "runtime/train/run/clt_run_leg.h"
 #include "runtime/train/sink/clt_sink.h"
 #include "runtime/train/run/clt_trace.h"
@@ -30,8 +31,10 @@ enum {
 typedef struct {
     char *folder, *local;
     clt_follow *follow;
+    clt_mirror *mirror; /* cltrain.mirror, rank 0 */
     clt_file *log;
-    clt_run_lock *lock;
+    clt_run_lock *lock,
+        *mirror_lock; /* of `folder`; of the mirror, if it was taken before r->files.mirror exists */
     char run_id[CLT_RUN_ID_BYTES];
     clt_file *samples; /* train --log-samples */
 } clt_run_files;
@@ -97,9 +100,10 @@ typedef struct {
     clt_run_place here, writer; /* this job; the writer of the checkpoint that it resumes */
     char *path;                 /* checkpoint or weights to start from, NULL: initial weights */
     bool resumed;               /* the whole state comes from a checkpoint */
-    bool autoresumed;           /* path was found in save_folder, not given by load_path */
-    clt_loss_scale scale;       /* initial loss scale of amp_fp16 */
-    clt_ckpt_number *fp8;       /* [n_fp8] owned: the delayed scaling of amp_fp8 to begin with */
+    bool autoresumed;           /* path was found in save_folder or the mirror, not given by load_path */
+    bool from_mirror;
+    clt_loss_scale scale; /* initial loss scale of amp_fp16 */
+    clt_ckpt_number *fp8; /* [n_fp8] owned: the delayed scaling of amp_fp8 to begin with */
     int n_fp8;
 } clt_run_origin;
 
@@ -294,9 +298,9 @@ void clt_run_compare_variants(clt_run *r);
 
 /* --- clt_resume.c: loading and saving checkpoints --- */
 
-/* Decides where the run starts (autoresume, load_path, initial weights), and on resume takes position, seed,
- * lanes and data order from the checkpoint. Call it before the engine exists. Sets origin.path, resumed,
- * autoresumed. */
+/* Decides where the run starts (autoresume: save_folder, then the mirror; load_path, initial weights), and on
+ * resume takes position, seed, lanes and data order from the checkpoint. Call it before the engine exists.
+ * Sets origin.path, resumed, autoresumed. */
 clt_status clt_run_find_start(clt_run *r);
 /* Fills the engine's slabs. resume: the whole state; otherwise only the weights. own: a checkpoint of this
  * run, which must be complete; otherwise load_ignore_keys and load_strict_model_weights apply. */

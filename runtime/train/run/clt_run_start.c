@@ -18,9 +18,55 @@ static void print_config(clt_run *r) {
     clt_str_free(&b);
 }
 
+static const char *const earlier[] = {"metrics.jsonl", "log.txt"};
+
+static clt_status count_checkpoints(const char *folder, int *n) {
+    clt_ckpt_info *list;
+    CLT_TRY(clt_ckpt_scan(folder, &list, n));
+    clt_ckpt_scan_free(list, *n);
+    return CLT_OK;
+}
+
+/* Rank 0: whether the mirror may have checkpoints to resume from that save_folder does not have. */
+static clt_status needs_mirror(const clt_run *r, int64_t *yes) {
+    const char *mirror = r->cfg->mirror;
+    clt_io_info info;
+    int n;
+    CLT_TRY(count_checkpoints(r->files.folder, &n));
+    if (n > 0) return CLT_OK;
+    int e = clt_io_try_stat(mirror, &info);
+    if (e)
+        clt_warn("mirror %s: %s; the run starts without asking it for checkpoints to resume from", mirror,
+                 clt_io_explain(mirror, e));
+    *yes = !e && info.kind == CLT_IO_FOLDER;
+    return CLT_OK;
+}
+
+/* What an earlier part of the run wrote comes with its checkpoints. */
+static clt_status fetch_from_mirror(const clt_run *r) {
+    int n;
+    CLT_TRY(count_checkpoints(r->cfg->mirror, &n));
+    if (n == 0) return CLT_OK;
+    return clt_follow_fetch(r->cfg->mirror, r->files.local, r->files.run_id, earlier, CLT_COUNT_OF(earlier));
+}
+
+/* A save_folder without checkpoints, as on another cluster: the run resumes from the mirror. Its lock is
+ * taken for that, because the run that writes there may not have ended. */
+static clt_status look_at_mirror(clt_run *r) {
+    const clt_config *c = r->cfg;
+    const bool first = clt_group_rank(r->group) == 0;
+    int64_t look = 0;
+    if (!c->mirror || !c->autoresume) return CLT_OK;
+    CLT_TRY(clt_group_agree(r->group, first ? needs_mirror(r, &look) : CLT_OK));
+    CLT_TRY(clt_group_max_i64(r->group, &look, 1));
+    if (!look) return CLT_OK;
+    CLT_TRY(clt_run_lock_take(r->group, c->mirror, &r->files.mirror_lock));
+    CLT_TRY(clt_ckpt_recover(r->group, c->mirror));
+    return first ? fetch_from_mirror(r) : CLT_OK;
+}
+
 /* Chooses the folders; from an object store comes what an earlier part of the run wrote. */
 static clt_status choose_folders(clt_run *r) {
-    static const char *const earlier[] = {"metrics.jsonl", "log.txt"};
     const clt_config *c = r->cfg;
     char *runs = clt_path_join("runs", c->run_name);
     r->files.folder = clt_strdup(c->save_folder ? c->save_folder : runs);
@@ -29,12 +75,15 @@ static clt_status choose_folders(clt_run *r) {
     clt_free(runs);
     CLT_TRY(clt_run_lock_take(r->group, r->files.folder, &r->files.lock));
     CLT_TRY(clt_ckpt_recover(r->group, r->files.folder));
-    if (appends) return CLT_OK;
+    if (appends) return look_at_mirror(r);
     CLT_TRY(clt_io_mkdirs(r->files.local)); /* on every host: ranks write there when they end in an error */
     if (clt_group_rank(r->group) != 0) return CLT_OK;
     clt_info("metrics and logs are written in %s and copied to %s", r->files.local, r->files.folder);
-    CLT_TRY(clt_follow_fetch(r->files.folder, r->files.local, earlier, CLT_COUNT_OF(earlier)));
-    r->files.follow = clt_follow_start(r->files.local, r->files.folder, 60);
+    CLT_TRY(
+        clt_follow_fetch(r->files.folder, r->files.local, r->files.run_id, earlier, CLT_COUNT_OF(earlier)));
+    const clt_follow_params p = {
+        .local = r->files.local, .store = r->files.folder, .seconds = 60, .lock = r->files.lock};
+    r->files.follow = clt_follow_start(&p);
     return CLT_OK;
 }
 
@@ -230,12 +279,32 @@ static clt_status begin_guards(clt_run *r) {
     return r->origin.resumed ? clt_run_check_resume(r) : CLT_OK;
 }
 
+static void start_mirror(clt_run *r) {
+    const clt_config *c = r->cfg;
+    const clt_mirror_params p = {.folder = r->files.folder,
+                                 .to = c->mirror,
+                                 .latest = c->save_latest_filename,
+                                 .run_id = r->files.run_id,
+                                 .tokenizer = c->tokenizer,
+                                 .keep = c->save_num_checkpoints_to_keep,
+                                 .batch = r->progress.now.batch,
+                                 .lock = r->files.mirror_lock};
+    if (!c->mirror || clt_group_rank(r->group) != 0) return;
+    r->files.mirror = clt_mirror_start(&p);
+    r->files.mirror_lock = NULL;
+    /* An earlier process may have ended before its last checkpoint was there. */
+    if (r->origin.autoresumed && !r->origin.from_mirror)
+        clt_mirror_saved(r->files.mirror, clt_path_base(r->origin.path), r->progress.now.batch);
+}
+
 static clt_status begin_saves(clt_run *r) {
     /* A resumed state is saved and evaluated already; a new run's is not. */
     r->saves.newest = r->progress.evaluated = r->origin.resumed ? r->progress.now.batch : -1;
     if (!r->cfg->save_folder) return CLT_OK;
     CLT_TRY(clt_ckpt_supersede(r->group, r->files.folder, r->progress.now.batch, r->files.run_id));
-    return clt_run_create_writer(r);
+    CLT_TRY(clt_run_create_writer(r));
+    start_mirror(r);
+    return CLT_OK;
 }
 
 static clt_status begin_steps(clt_run *r) {
@@ -253,6 +322,7 @@ static clt_status begin_steps(clt_run *r) {
         r->pace.matrix_peak = true;
     }
     r->progress.first_step = r->progress.optimizer_step + 1;
+    clt_follow_now(r->files.follow); /* the files of this part of the run exist */
     clt_ops_let_stop(r->ops, false); /* from here on the ranks decide together */
     CLT_TRY(clt_time_resolve_interval(c->eval_interval, c->max_duration, batches, "eval_interval",
                                       &r->progress.eval_every));
