@@ -24,9 +24,10 @@ static clt_status fetch_all(clt_fetch *f, const clt_mds *m) {
 
 /* One data set. */
 static clt_status fetch(const char *remote, const char *local, bool keep_zip) {
+    enum { THREADS = 8 }; /* nothing else runs: more connections than beside training */
     clt_fetch *f;
     clt_mds *m = NULL;
-    CLT_TRY(clt_fetch_create(&(clt_fetch_params){0}, &f));
+    CLT_TRY(clt_fetch_create(&(clt_fetch_params){.threads = THREADS}, &f));
     const clt_mds_params p = {
         .fetch = f, .remote = remote, .keep_zip = keep_zip, .retries = CLT_FETCH_RETRIES};
     clt_status st = clt_mds_open(local, &p, &m);
