@@ -14,6 +14,7 @@ typedef struct {
     char *head;                  /* what the journal must begin with */
     char version[CLT_IO_VERSION_BYTES];
     bool has_version;
+    size_t piece;          /* of reads */
     bool passes, hopeless; /* the last attempt's failure: may pass; stays if nobody mends it */
 } download;
 
@@ -77,7 +78,7 @@ static uint64_t resume_at(const download *d) {
     if (strncmp(text, d->head, strlen(d->head)) == 0) {
         errno = 0;
         done = strtoull(text + strlen(d->head), &end, 10);
-        if (errno || *end != '\n' || done % FETCH_PIECE != 0 || done > d->it->get.bytes) done = 0;
+        if (errno || *end != '\n' || done % FETCH_SMALL != 0 || done > d->it->get.bytes) done = 0;
     }
     clt_free(text);
     if (done && (clt_io_try_stat(d->part, &info) != 0 || info.kind != CLT_IO_FILE || info.bytes < done))
@@ -117,7 +118,7 @@ typedef struct {
 static clt_status copy(clt_fetch *f, download *d, const transfer *t, uint64_t at, char *buffer) {
     const uint64_t all = d->it->get.bytes;
     while (at < all) {
-        const size_t n = (size_t)CLT_MIN(all - at, (uint64_t)FETCH_PIECE);
+        const size_t n = (size_t)CLT_MIN(all - at, (uint64_t)d->piece);
         if (atomic_load(&f->stop)) return CLT_STOPPED;
         if (clt_now() >= clt_io_deadline()) {
             d->passes = true;
@@ -134,11 +135,13 @@ static clt_status copy(clt_fetch *f, download *d, const transfer *t, uint64_t at
     return t->hash ? CLT_OK : clt_file_datasync(t->part);
 }
 
-/* What an earlier attempt has brought. */
+/* What earlier attempts have brought. */
 static clt_status hash_part(const transfer *t, uint64_t bytes, char *buffer) {
-    for (uint64_t at = 0; t->hash && at < bytes; at += FETCH_PIECE) {
-        CLT_TRY(clt_file_pread(t->part, buffer, FETCH_PIECE, at)); /* `bytes` are whole pieces */
-        clt_digest_add(t->hash, buffer, FETCH_PIECE);
+    for (uint64_t at = 0; t->hash && at < bytes;) {
+        const size_t n = (size_t)CLT_MIN(bytes - at, (uint64_t)FETCH_PIECE);
+        CLT_TRY(clt_file_pread(t->part, buffer, n, at));
+        clt_digest_add(t->hash, buffer, n);
+        at += n;
     }
     return CLT_OK;
 }
@@ -199,12 +202,14 @@ static clt_status attempt(clt_fetch *f, download *d, char *buffer) {
 /* All attempts, each with a deadline of its own. */
 static clt_status get(clt_fetch *f, download *d, char *buffer) {
     clt_status st = CLT_OK;
+    d->piece = FETCH_PIECE;
     for (int i = 0; i <= d->it->set->retries; i++) {
         const double before = clt_io_set_deadline(clt_now() + d->it->set->timeout);
         st = attempt(f, d, buffer);
         clt_io_set_deadline(before);
         if (st == CLT_BAD_DATA) st = CLT_IO; /* the file ends early */
         if (st != CLT_IO || d->hopeless) break;
+        if (d->passes) d->piece = FETCH_SMALL;
     }
     return st == CLT_IO && d->passes ? CLT_AGAIN : st;
 }

@@ -7,7 +7,9 @@
 
 #include "runtime/data/clt_fetch.h"
 
-enum { FETCH_PIECE = 8 << 20 }; /* bytes of one read from the remote */
+/* Bytes of one read from the remote, and of one when the line is too slow for a whole one in the time of an
+ * attempt: what has come is kept by reads. The journal counts in units of the latter. */
+enum { FETCH_PIECE = 8 << 20, FETCH_SMALL = 1 << 20 };
 
 typedef struct {
     char *remote, *local;

@@ -285,8 +285,8 @@ void clt_run_remember_writer(clt_run *r, const clt_checkpoint_state *s);
 void clt_run_place_free(clt_run_place *p);
 /* Number of batches to evaluate for a checkpoint: cltrain.resume_check.batches. */
 int clt_run_checks(const clt_config *c);
-/* Evaluates them and writes the numbers for the manifest to `out`; returns how many. 0 if a stop was
- * requested and the evaluation would take too long. Collective. */
+/* Evaluates them and writes the numbers for the manifest to `out`; returns how many. 0 if data cannot be read
+ * (r->no_data), or if a stop was requested and the evaluation would take too long. Collective. */
 int clt_run_check_numbers(clt_run *r, clt_ckpt_number out[1 + CLT_RUN_CHECKS]);
 /* After a resumed state was loaded: prints and logs what wrote it and what resumes it, and evaluates the
  * batches whose losses the checkpoint has. CLT_FAIL if a loss differs by more than the limit, unless

@@ -134,7 +134,7 @@ int clt_run_check_numbers(clt_run *r, clt_ckpt_number out[1 + CLT_RUN_CHECKS]) {
     static const double patience = 5; /* seconds: longest delay of a requested stop */
     double loss[CLT_RUN_CHECKS];
     int n = clt_run_checks(r->cfg);
-    if (n == 0 || (clt_group_stop(r->group) && r->pace.step_seconds * n > patience)) return 0;
+    if (n == 0 || r->no_data || (clt_group_stop(r->group) && r->pace.step_seconds * n > patience)) return 0;
     clt_group_note(r->group, r->progress.now.batch, "evaluating for the checkpoint");
     if (evaluate_next(r, n, loss) != CLT_OK) return 0;
     out[0] = (clt_ckpt_number){"check_samples", (double)r->cfg->global_train_batch_size};
