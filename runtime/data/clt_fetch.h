@@ -5,8 +5,8 @@
  *
  * A download is attempted 1 + retries times, each time for at most `timeout` seconds. A shard that a storage
  * which cannot be reached does not deliver in that time is CLT_AGAIN: the same run may succeed later. What
- * somebody has to mend is CLT_IO: the remote lacks the file, refuses it, or has other bytes than index.json
- * says.
+ * somebody has to mend is CLT_IO (the remote lacks the file or refuses it) or CLT_BAD_DATA (it has other
+ * bytes than index.json says).
  *
  * LOCAL/index.json and LOCAL/SHARD are what a reader of the data set expects; LOCAL/.fetch has the locks and
  * unfinished downloads. LOCAL must be on storage with folders, names that change, ranges and locks; the
@@ -61,7 +61,7 @@ clt_status clt_fetch_add(clt_fetch *f, const clt_fetch_set *s, mds_index *x, siz
 void clt_fetch_announce(clt_fetch *f, const size_t *shards, size_t n);
 /* Waits until the shard's file is in the local folder, at most as long as all attempts may take, whoever
  * makes them: so ranks that need one shard give up together. Reports the shard, its remote, the time and the
- * reason: CLT_AGAIN and CLT_IO as above; CLT_BAD_DATA: it cannot be decompressed; CLT_STOPPED:
+ * reason: CLT_AGAIN, CLT_IO, CLT_BAD_DATA as above, or it cannot be decompressed; CLT_STOPPED:
  * clt_fetch_stop, or a request to stop that the thread heeds. */
 clt_status clt_fetch_need(clt_fetch *f, size_t shard);
 /* Removes the shard's file, which is damaged, so that clt_fetch_need brings it again. */

@@ -103,7 +103,7 @@ static clt_status check_size(download *d, clt_file *from) {
     uint64_t bytes;
     CLT_TRY(judge(d, clt_file_size(from, &bytes)));
     if (bytes == d->it->get.bytes) return CLT_OK;
-    return clt_error(CLT_IO,
+    return clt_error(CLT_BAD_DATA,
                      "%s has %" PRIu64 " bytes and index.json says %" PRIu64
                      ": write the data set there again, or remove %s if its index.json is an old one",
                      d->from, bytes, d->it->get.bytes, d->it->set->local);
@@ -149,7 +149,7 @@ static clt_status hash_part(const transfer *t, uint64_t bytes, char *buffer) {
 static clt_status check_hash(const download *d, const char *hex) {
     const fetch_file *g = &d->it->get;
     if (strcmp(hex, g->hex) == 0) return CLT_OK;
-    return clt_error(CLT_IO,
+    return clt_error(CLT_BAD_DATA,
                      "%s: %s checksum mismatch: index.json says %s, what arrived has %s; write the data set "
                      "there again",
                      d->from, clt_digest_name(g->algo), g->hex, hex);
@@ -207,8 +207,7 @@ static clt_status get(clt_fetch *f, download *d, char *buffer) {
         const double before = clt_io_set_deadline(clt_now() + d->it->set->timeout);
         st = attempt(f, d, buffer);
         clt_io_set_deadline(before);
-        if (st == CLT_BAD_DATA) st = CLT_IO; /* the file ends early */
-        if (st != CLT_IO || d->hopeless) break;
+        if ((st != CLT_IO && st != CLT_BAD_DATA) || d->hopeless) break;
         if (d->passes) d->piece = FETCH_SMALL;
     }
     return st == CLT_IO && d->passes ? CLT_AGAIN : st;

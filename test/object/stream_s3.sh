@@ -1,7 +1,7 @@
 #!/bin/bash
 # Training from an object store: with a cold cache, with one for two ranks and a limit, and with compressed shards the losses
 # have the bits of a run that reads the same data from a folder; SIGTERM ends a wait for data; a run whose store ends, or lacks
-# a shard, or has a damaged one, saves, exits with 75 or 74, and resumes with the bits of an undisturbed run.
+# a shard, or has a damaged one, saves, exits with 75, 74 or 65, and resumes with the bits of an undisturbed run.
 cd "$(dirname "$0")/../.." && . test/lib.sh && . test/store.sh
 store_start
 export CLTRAIN_DEVICE=pocl TMPDIR=$tmp
@@ -123,19 +123,19 @@ else:
     s3.put_object(Body=bytes(data), **where)
 PY
 }
-# refused WHAT PATTERN: a run of two ranks that stops with 74 after a save, and says why
+# refused WHAT CODE PATTERN: a run of two ranks that stops with CODE after a save, and says why
 refused() {
     long refused 2 "${remote[@]}" >"$log" 2>&1
     code=$?
-    [ $code = 74 ] && grep -q "$2" "$log" && grep -q "could not be read; fix the error above" "$log" &&
+    [ $code = "$2" ] && grep -q "$3" "$log" && grep -q "could not be read; fix the error above" "$log" &&
         [ "$(newest_batch "$tmp/run.refused")" -gt 2 ]
     report "$1" $? "exit code $code"
 }
 from_store refused
 shard 9 remove
-refused "a shard that does not exist" "s3://$TEST_BUCKET/long/train/shard.00009.mds"
+refused "a shard that does not exist" 74 "s3://$TEST_BUCKET/long/train/shard.00009.mds"
 shard 9 damage
-refused "a damaged shard" "shard.00009.mds: xxh64 checksum mismatch"
+refused "a damaged shard" 65 "shard.00009.mds: xxh64 checksum mismatch"
 shard 9 repair
 long refused 1 "${remote[@]}" >"$log" 2>&1 && same_as_undisturbed refused
 report "resumed after the repair" $?

@@ -231,10 +231,10 @@ static void test_wrong(void **state) {
     assert_int_equal(clt_io_read_all(path, 1 << 20, &data, &bytes), CLT_OK);
     data[bytes - 1] ^= 1;
     assert_int_equal(clt_io_write_atomic(path, data, bytes), CLT_OK);
-    assert_int_equal(read_first(place("bad"), place("w1")), CLT_IO);
+    assert_int_equal(read_first(place("bad"), place("w1")), CLT_BAD_DATA);
     assert_non_null(strstr(clt_last_error(), "checksum mismatch"));
     assert_int_equal(clt_io_write_atomic(path, data, bytes - 1), CLT_OK);
-    assert_int_equal(read_first(place("bad"), place("w2")), CLT_IO);
+    assert_int_equal(read_first(place("bad"), place("w2")), CLT_BAD_DATA);
     assert_non_null(strstr(clt_last_error(), "index.json says"));
     clt_io_unlink(path);
     assert_int_equal(read_first(place("bad"), place("w3")), CLT_IO);
