@@ -63,7 +63,7 @@ s3 = boto3.client("s3", config=Config(connect_timeout=1, read_timeout=5, retries
 bucket = os.environ["TEST_BUCKET"]
 try:
     s3.create_bucket(Bucket=bucket)
-except s3.exceptions.BucketAlreadyExists:
+except (s3.exceptions.BucketAlreadyExists, s3.exceptions.BucketAlreadyOwnedByYou):
     pass
 s3.put_object(Bucket=bucket, Key="started", Body=b"1")
 s3.delete_object(Bucket=bucket, Key="started")
