@@ -1,7 +1,8 @@
 #!/bin/bash
 # An object store under faults, at length. PARTS picks some:
 #   random    OPERATIONS random operations of clt_io through a proxy with faults, SEEDS times (test/object/faults_s3.sh)
-#   kills     KILLS times kill -9 of a run that saves to the store, FETCH_KILLS times of `data fetch`
+#   kills     KILLS times kill -9 of a run that saves to the store
+#   fetch     FETCH_KILLS times kill -9 of `data fetch` while it fetches
 #   outage    the store is stopped for AWAY seconds while a run saves to it, and while one reads from it
 #   refusals  full store, denied rights, no bucket, wrong clock, expired credentials: message, exit code, nothing lost
 #   moto      the random operations and the checkpoints on another server; rclone reads and writes what cltrain does
@@ -10,7 +11,7 @@ cd "$(dirname "$0")/../.." && . test/lib.sh && . test/store.sh && . test/proxy.s
 SEED=${SEED:-$(date +%s)}
 RANDOM=$((SEED % 32768))
 OPERATIONS=${OPERATIONS:-1000} KILLS=${KILLS:-100} FETCH_KILLS=${FETCH_KILLS:-100} AWAY=${AWAY:-60}
-parts=" ${PARTS:-random kills outage refusals moto} "
+parts=" ${PARTS:-random kills fetch outage refusals moto} "
 echo "seed $SEED"
 
 if [[ $parts = *" random "* ]]; then
@@ -106,7 +107,7 @@ kills() {
 }
 
 fetch_kills() {
-    local k took done=0
+    local k=0 took ended=0
     seq 1 "${FETCH_LINES:-1000000}" >"$tmp/text.txt"
     "$cltrain" -q data convert "$tmp/text.txt" --concat-tokens 64 --tokenizer bytes --hashes xxh64 --size-limit 1000000 --out "$tmp/set" >"$log" 2>&1
     upload "$tmp/set/train" set
@@ -114,20 +115,24 @@ fetch_kills() {
     "$cltrain" data fetch "s3://$TEST_BUCKET/set" "$tmp/got" >"$log" 2>&1
     took=$(($(now) - took))
     rm -rf "$tmp/got"
-    for ((k = 1; k <= FETCH_KILLS; k++)); do
+    while [ $k -lt "$FETCH_KILLS" ] && [ $ended -lt $((5 * FETCH_KILLS)) ]; do
         "$cltrain" data fetch "s3://$TEST_BUCKET/set" "$tmp/got" >"$log" 2>&1 &
         pid=$!
         sleep "$(awk -v r=$RANDOM -v ms=$took 'BEGIN { printf "%.3f", r / 32768 * ms / 1000 }')"
         kill -KILL $pid 2>/dev/null
         wait $pid 2>/dev/null
-        grep -q 'fetched$' "$log" && { done=$((done + 1)); rm -rf "$tmp/got"; continue; }
+        # One that had ended is no kill; the next one begins with nothing, and earlier.
+        grep -q 'fetched$' "$log" && { ended=$((ended + 1)) took=$((took * 9 / 10)); rm -rf "$tmp/got"; continue; }
+        k=$((k + 1))
         # What is there under its final name is whole.
         for f in "$tmp"/got/shard.*.mds; do
             [ ! -e "$f" ] || cmp -s "$f" "$tmp/set/train/${f##*/}" || report "kill $k: ${f##*/}" 1
         done
     done
     "$cltrain" data fetch "s3://$TEST_BUCKET/set" "$tmp/got" >"$log" 2>&1 && diff -r -x .fetch "$tmp/set/train" "$tmp/got" >>"$log"
-    report "$FETCH_KILLS kills of data fetch of $took ms ($done had ended): the same data set" $?
+    report "$k kills of data fetch ($ended more had ended before): the same data set" $?
+    [ $k = "$FETCH_KILLS" ]
+    report "as many kills as wanted" $?
 }
 
 # --- outage ---
@@ -139,32 +144,50 @@ away() {
 }
 
 outage() {
-    local url=s3://$TEST_BUCKET/outage/r code end=${OUTAGE_BATCHES:-600}
+    local i waited url=s3://$TEST_BUCKET/outage/r code end=${OUTAGE_BATCHES:-600}
     train "$url" "$end" save_interval=100ba >"$log" 2>&1 &
     pid=$!
     for ((i = 0; i < 600; i++)); do grep -q '^checkpoint saved' "$log" && break; sleep 0.1; done
     away
     wait $pid
     code=$?
-    [ $code = 0 ] || [ $code = 75 ]
-    report "the store of the checkpoints away for $AWAY s: exit $code" $? "$(grep -ao 'warning: .*' "$log" | head -n 2 | tr '\n' ' ')"
+    { [ $code = 0 ] || [ $code = 75 ]; } && grep -qa 'warning: s3://.*repeated for up to' "$log"
+    report "the store of the checkpoints away for $AWAY s: exit $code" $? "$(grep -ao 'warning: s3://.*' "$log" | head -n 1)"
     whole "$url"
     while [ $code = 75 ]; do train "$url" "$end" save_interval=100ba >"$log" 2>&1; code=$?; done
     same_as_calm "after the outage" "$url" "$end"
 
-    # The cache holds less than the set, so shards are fetched all the time.
-    upload "$set/mds" data
-    train "$tmp/streamed" "$end" save_interval=100ba "train_loader.dataset.local=$tmp/cache" \
-        "train_loader.dataset.remote=s3://$TEST_BUCKET/data" train_loader.dataset.cache_limit=20kb >"$log" 2>&1 &
+    # The cache holds one shard of five, so shards are fetched all the time.
+    local data=train_loader.dataset set=$golden/e2e
+    upload "$set/mds/train" data/train
+    streamed() { # FOLDER ARGUMENT...
+        "$cltrain" train "$set/train.yaml" save_folder="$1" run_name=s max_duration="${STREAM_BATCHES:-1500}ba" scheduler.t_max=100000ba \
+            eval_interval=0 eval_loader.dataset.local="$set/mds" save_interval=100ba save_num_checkpoints_to_keep=2 log_config=false \
+            console_log_interval=100000ba "${@:2}"
+    }
+    streamed "$tmp/local" $data.local="$set/mds" >"$log" 2>&1
+    report "a run on local data" $?
+    : >"$log"
+    streamed "$tmp/streamed" $data.local="$tmp/cache" $data.remote="s3://$TEST_BUCKET/data" $data.cache_limit=40kb \
+        $data.predownload=8 >"$log" 2>&1 &
     pid=$!
     for ((i = 0; i < 600; i++)); do grep -q '^checkpoint saved' "$log" && break; sleep 0.1; done
     away
+    kill -0 $pid 2>/dev/null
+    report "the run that reads from the store has not ended before the store is back" $?
     wait $pid
     code=$?
-    [ $code = 0 ] || [ $code = 75 ]
-    report "the store of the data away for $AWAY s: exit $code" $? "$(grep -ao 'warning: .*' "$log" | head -n 2 | tr '\n' ' ')"
+    # The longest wait of one batch: small ones come from the small cache.
+    waited=$(grep -o '"data_stall_seconds":[0-9.]*' "$tmp/streamed/metrics.jsonl" | cut -d: -f2 | sort -g | tail -n 1)
+    { [ $code = 0 ] || [ $code = 75 ]; } && awk -v w="${waited:-0}" -v a="$AWAY" 'BEGIN { exit !(w > a / 2) }'
+    report "the store of the data away for $AWAY s: exit $code, one batch waited ${waited:-0} s for data" $?
     whole "$tmp/streamed"
-    [ $code != 0 ] || same_as_calm "after the outage of the data" "$tmp/streamed" "$end"
+    while [ $code = 75 ]; do
+        streamed "$tmp/streamed" $data.local="$tmp/cache" $data.remote="s3://$TEST_BUCKET/data" $data.cache_limit=40kb >"$log" 2>&1
+        code=$?
+    done
+    [ -n "$(hash_of "$tmp/local")" ] && [ "$(hash_of "$tmp/local")" = "$(hash_of "$tmp/streamed")" ]
+    report "after the outage of the data: the hash of a run on local data" $? "$(hash_of "$tmp/streamed")"
 }
 
 # --- refusals ---
@@ -293,7 +316,8 @@ with_rclone() {
     report "rclone and cltrain read each other's uploads in parts" $?
 }
 
-[[ $parts != *" kills "* ]] || { kills; fetch_kills; }
+[[ $parts != *" kills "* ]] || kills
+[[ $parts != *" fetch "* ]] || fetch_kills
 [[ $parts != *" outage "* ]] || outage
 [[ $parts != *" refusals "* ]] || refusals
 [[ $parts != *" moto "* ]] || { second_server; with_rclone; }
