@@ -10,6 +10,7 @@
 
 #define CLT_MANIFEST_LIMIT ((size_t)512 << 20)
 #define CLT_CKPT_LATEST "latest"
+#define CLT_CKPT_UPLOADS_AGE 3600.0 /* seconds; an upload that is older is nobody's any more */
 
 /* --- the manifest (clt_ckpt_manifest.c) --- */
 

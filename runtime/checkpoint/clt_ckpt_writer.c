@@ -99,11 +99,23 @@ static clt_status probe(const clt_ckpt_writer *w) {
     return st;
 }
 
+static void tell_removed(void *ctx, const clt_ckpt_waste *waste) {
+    (void)ctx;
+    clt_info("removed %s (%s), left by a run that was stopped during a save", waste->path, waste->what);
+}
+
+/* What cannot be removed now is tried again by the next run. */
+static void clean_folder(const clt_ckpt_writer *w) {
+    const clt_ckpt_cleaning c = {
+        .latest = w->latest, .uploads_age = CLT_CKPT_UPLOADS_AGE, .removed = tell_removed};
+    (void)w->how->clean(w->folder, &c);
+}
+
 static clt_status prepare_folder(const clt_ckpt_writer *w) {
     clt_status st = CLT_OK;
     if (clt_ckpt_rank(w->p.group) == 0) {
         st = clt_io_mkdirs(w->folder);
-        if (st == CLT_OK && !w->p.single) w->how->clean(w->folder, w->latest);
+        if (st == CLT_OK && !w->p.single) clean_folder(w);
     }
     CLT_TRY(clt_ckpt_agree(w->p.group, st));
     return clt_ckpt_agree(w->p.group, probe(w));
