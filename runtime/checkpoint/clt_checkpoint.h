@@ -209,6 +209,11 @@ void clt_run_lock_release(clt_run_lock *l); /* NULL is allowed */
 
 /* --- reading --- */
 
+/* Loads, hashes and verifications read ahead on threads, in the order in which chunks are needed and only
+ * chunks that are: with up to 8 requests at a time on remote storage, up to 4 threads on others. One of a
+ * process does so at a time, others read chunk by chunk; so reading takes at most 64 MiB + 16 MiB a thread.
+ */
+
 typedef struct clt_ckpt_reader clt_ckpt_reader;
 
 typedef struct {
