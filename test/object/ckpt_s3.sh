@@ -51,6 +51,20 @@ expect 74 'not overwritten' export "$run" "s3://$TEST_BUCKET/hf"
 expect 0 'bit-identical: 28 tensors' diff "s3://$TEST_BUCKET/hf" "$hf"
 expect 0 '28 tensors' import "s3://$TEST_BUCKET/hf" "$run/ba1"
 expect 0 'ok ' verify "$run"
+expect 0 'ok ' verify "$run/ba1" "s3://$TEST_BUCKET/hf" "s3://$TEST_BUCKET/hf/model.safetensors"
+expect 0 '"d_model": 64' show "$run/ba1" --json
+expect 0 'transformer.wte.weight' show "s3://$TEST_BUCKET/hf"
+expect 0 'bit-identical: 28 tensors' diff "$run/ba0" "$run/ba1"
+expect 1 'differ' diff "$run" "$golden/mpt-learned/final.safetensors"
+expect 1 'shapes [512, 96] and [512, 64]' diff "$golden/mpt-alibi/hf" "$run/ba1"
+expect 0 '28 tensors' export "$run/ba1" "$tmp/hf"
+expect 0 'bit-identical: 28 tensors' diff "$tmp/hf" "s3://$TEST_BUCKET/hf/model.safetensors"
+expect 0 '28 tensors' export --overwrite --shard-bytes 100000 "$run/ba1" "s3://$TEST_BUCKET/hf"
+keys hf/ | grep -q 'model-00002-of-' && ! keys hf/ | grep -q 'hf/model.safetensors$'
+report "an export in several files replaces one in a single file" $?
+expect 0 'bit-identical: 28 tensors' diff "s3://$TEST_BUCKET/hf" "$hf"
+[ "$("$cltrain" ckpt hash "s3://$TEST_BUCKET/hf" --json)" = "$("$cltrain" ckpt hash "$hf" --json)" ]
+report "the hash of a Hugging Face folder in a bucket" $?
 
 # damage is found, and a checkpoint without its data is not valid
 "$store_python" - <<'PY'
