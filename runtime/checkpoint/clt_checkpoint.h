@@ -121,11 +121,13 @@ void clt_ckpt_writer_destroy(clt_ckpt_writer *w); /* NULL is allowed; a save in 
 clt_status clt_ckpt_save_begin(clt_ckpt_writer *w, const char *name, const clt_checkpoint_state *state);
 /* Not collective: whether this rank's share is written, so that finish would not wait for it. */
 bool clt_ckpt_save_ready(clt_ckpt_writer *w);
-/* Waits, commits, verifies, prunes. CLT_OK: the checkpoint is durable. Otherwise what was written is removed,
- * one warning says so, and earlier checkpoints are untouched. A checkpoint of this name that this run has
- * already saved for this batch is CLT_OK; another one of this name is CLT_IO unless overwrite is set. */
+/* Waits, commits, verifies, prunes. On remote storage the hint file is written and old checkpoints are
+ * removed by a thread, which the next begin and destroy wait for. CLT_OK: the checkpoint is durable.
+ * Otherwise what was written is removed, one warning says so, and earlier checkpoints are untouched. A
+ * checkpoint of this name that this run has already saved for this batch is CLT_OK; another one of this name
+ * is CLT_IO unless overwrite is set. */
 clt_status clt_ckpt_save_finish(clt_ckpt_writer *w);
-/* begin and finish. */
+/* begin and finish; waits for that thread, too. */
 clt_status clt_ckpt_save(clt_ckpt_writer *w, const char *name, const clt_checkpoint_state *state);
 
 /* --- a folder of checkpoints --- */

@@ -34,6 +34,11 @@ struct clt_ckpt_writer {
     clt_ckpt_commit *commit; /* on every rank; the strategy's functions run on rank 0 */
     int64_t batch;
     clt_str head; /* rank 0: the manifest's text up to the lists */
+
+    /* rank 0: what follows a commit, while training continues */
+    bool tidying;
+    pthread_t tidier;
+    clt_ckpt_commit *tidied;
 };
 
 clt_ckpt_writer_params clt_ckpt_writer_params_default(void) {
@@ -167,8 +172,17 @@ static void forget_save(clt_ckpt_writer *w) {
     w->active = w->skip = false;
 }
 
+static void end_tidying(clt_ckpt_writer *w) {
+    if (!w->tidying) return;
+    pthread_join(w->tidier, NULL);
+    clt_ckpt_commit_destroy(w->tidied);
+    w->tidied = NULL;
+    w->tidying = false;
+}
+
 void clt_ckpt_writer_destroy(clt_ckpt_writer *w) {
     if (!w) return;
+    end_tidying(w);
     clt_pipe_destroy(w->pipe);
     if (w->active && !w->skip && clt_ckpt_rank(w->p.group) == 0) w->how->discard(w->commit);
     forget_save(w);
@@ -237,6 +251,7 @@ clt_status clt_ckpt_save_begin(clt_ckpt_writer *w, const char *name, const clt_c
     } first = {CLT_OK, false, 0};
     int rank = clt_ckpt_rank(w->p.group);
     if (w->active) return clt_error(CLT_FAIL, "a save is already in progress");
+    end_tidying(w);
     w->commit = clt_ckpt_commit_create(w->how, w->folder, name, w->run_id, w->p.overwrite);
     w->batch = state->batch;
     if (rank == 0) {
@@ -380,14 +395,14 @@ static clt_status commit(clt_ckpt_writer *w, const clt_ckpt_stored *rows) {
 
 /* Oldest first by batch; the two newest always stay. Failing here does not harm the checkpoint that was
  * saved. */
-static void prune(const clt_ckpt_writer *w) {
+static void prune(const clt_ckpt_writer *w, const clt_ckpt_commit *c) {
     clt_ckpt_info *list = NULL;
     int n = 0;
     if (w->p.keep < 0 || clt_ckpt_scan(w->folder, &list, &n) != CLT_OK) return;
     int valid = 0;
     while (valid < n && list[valid].valid) valid++;
     for (int i = valid - 1; i >= CLT_MAX(w->p.keep, 2); i--) {
-        if (!strcmp(list[i].name, w->commit->name)) continue;
+        if (!strcmp(list[i].name, c->name)) continue;
         if (w->how->remove(w->folder, list[i].name, w->run_id) != CLT_OK) {
             clt_warn("%s could not be removed; it is kept", list[i].path);
             break;
@@ -397,18 +412,35 @@ static void prune(const clt_ckpt_writer *w) {
     clt_ckpt_scan_free(list, n);
 }
 
-static void write_hint(const clt_ckpt_writer *w) {
-    char *hint = clt_path_join(w->folder, w->latest), *text = clt_format("%s\n", w->commit->name);
+static void write_hint(const clt_ckpt_writer *w, const clt_ckpt_commit *c) {
+    char *hint = clt_path_join(w->folder, w->latest), *text = clt_format("%s\n", c->name);
     if (clt_io_write_atomic(hint, text, strlen(text)) != CLT_OK) clt_warn("%s could not be written", hint);
     clt_free(text);
     clt_free(hint);
 }
 
-static void after_commit(const clt_ckpt_writer *w) {
-    if (w->how->finish(w->commit) != CLT_OK) clt_warn("%s could not be removed", w->commit->path);
+static void after_commit(const clt_ckpt_writer *w, clt_ckpt_commit *c) {
+    if (w->how->finish(c) != CLT_OK) clt_warn("%s could not be removed", c->path);
     if (w->p.single || !clt_run_lock_is_held(w->p.lock)) return;
-    write_hint(w);
-    prune(w);
+    write_hint(w, c);
+    prune(w, c);
+}
+
+static void *tidy(void *arg) {
+    clt_ckpt_writer *w = arg;
+    after_commit(w, w->tidied);
+    return NULL;
+}
+
+/* Each file costs remote storage a request or two, one after the other: training does not wait for them. */
+static void begin_tidying(clt_ckpt_writer *w) {
+    w->tidied = w->commit;
+    w->commit = NULL;
+    w->tidying = !clt_io_can(w->folder, CLT_IO_HAS_FOLDERS) && clt_thread_start(&w->tidier, tidy, w) == 0;
+    if (w->tidying) return;
+    after_commit(w, w->tidied);
+    clt_ckpt_commit_destroy(w->tidied);
+    w->tidied = NULL;
 }
 
 static void after_failure(const clt_ckpt_writer *w) {
@@ -435,7 +467,7 @@ clt_status clt_ckpt_save_finish(clt_ckpt_writer *w) {
     clt_status st = w->skip ? CLT_OK : finish(w);
     if (!w->skip && clt_ckpt_rank(w->p.group) == 0) {
         if (st == CLT_OK)
-            after_commit(w);
+            begin_tidying(w);
         else
             after_failure(w);
     }
@@ -445,5 +477,7 @@ clt_status clt_ckpt_save_finish(clt_ckpt_writer *w) {
 
 clt_status clt_ckpt_save(clt_ckpt_writer *w, const char *name, const clt_checkpoint_state *state) {
     CLT_TRY(clt_ckpt_save_begin(w, name, state));
-    return clt_ckpt_save_finish(w);
+    clt_status st = clt_ckpt_save_finish(w);
+    end_tidying(w);
+    return st;
 }

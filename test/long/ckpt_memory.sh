@@ -5,6 +5,7 @@ cd "$(dirname "$0")/../.." && . test/lib.sh && . test/store.sh
 store_start
 hf=$golden/mpt-learned/hf
 bound=$(((64 + 8 * 16) << 10)) # KiB
+up=0 down=0 small_up=0 small_down=0
 
 # peak VARIABLE COMMAND...: the most memory that `cltrain ckpt COMMAND` had, in KiB, into VARIABLE
 peak() {

@@ -2,6 +2,7 @@
  * or the end of the process at any operation, after the lock was lost, and after two runs met. */
 #include <errno.h>
 #include <limits.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -313,19 +314,53 @@ static void race(int64_t batch, bool overwrite) {
     assert_int_equal(clt_ckpt_save_begin(a, "ba5", &n), CLT_OK);
     assert_int_equal(clt_ckpt_save_begin(b, "ba5", &n), CLT_OK);
     assert_int_equal(clt_ckpt_save_finish(b), CLT_OK);
+    clt_ckpt_writer_destroy(b); /* waits for what follows its commit */
     clt_error_quiet(true);
     expect(clt_ckpt_save_finish(a), CLT_IO, "another run");
     clt_error_quiet(false);
     assert_int_equal(cu_check(RUN "/ba5", &two), CLT_OK);
     assert_int_equal(count(RUN "/ba5", "data."), 1);
     clt_ckpt_writer_destroy(a);
-    clt_ckpt_writer_destroy(b);
 }
 
 static void test_two_writers(void **state) {
     (void)state;
     race(5, false);
     race(6, true);
+}
+
+/* --- what follows a commit --- */
+
+static pthread_t unlinked_by;
+static int note_unlink(clt_io_component *c, const char *path) {
+    unlinked_by = pthread_self();
+    clt_sleep(0.05);
+    return real->unlink(c, path);
+}
+
+/* Old checkpoints are removed while training continues; the next save and the end wait for it. */
+static void test_tidies_behind(void **state) {
+    (void)state;
+    clt_io_component *c = mem_component(fs);
+    clt_ckpt_writer *w = writer(&one, FIRST, false);
+    real = c->ops;
+    clt_io_ops slow = *real;
+    slow.unlink = note_unlink;
+    c->ops = &slow;
+    unlinked_by = pthread_self();
+    for (int i = 1; i <= 4; i++) {
+        char *name = clt_format("ba%d", i);
+        clt_checkpoint_state n = cu_numbers(i);
+        assert_int_equal(clt_ckpt_save_begin(w, name, &n), CLT_OK);
+        assert_int_equal(clt_ckpt_save_finish(w), CLT_OK);
+        clt_free(name);
+    }
+    clt_ckpt_writer_destroy(w);
+    c->ops = real;
+    assert_false(pthread_equal(unlinked_by, pthread_self()));
+    assert_int_equal(all_verify(), 2);
+    assert_int_equal(count(RUN "/ba1", "") + count(RUN "/ba2", ""), 0);
+    expect_resolved(RUN "/latest", RUN "/ba4");
 }
 
 /* --- prune --- */
@@ -458,6 +493,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_device_fails, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_lock_lost, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_two_writers, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_tidies_behind, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_prune, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_prune_keep, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_prune_refused, set_up, tear_down),
