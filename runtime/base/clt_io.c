@@ -444,12 +444,13 @@ int clt_io_version(const char *path, char version[CLT_IO_VERSION_BYTES]) {
     return e ? e : c->ops->version(c, name, version);
 }
 
-clt_status clt_io_clean(const char *path, double age, int *n) {
+clt_status clt_io_clean(const char *path, double age, bool dry_run, clt_io_unfinished_fn each, void *ctx,
+                        int *n) {
     clt_io_component *c;
     const char *name;
     *n = 0;
     int e = clt_io_find(path, &c, &name);
-    if (!e && c->ops->clean) e = c->ops->clean(c, name, age, n);
+    if (!e && c->ops->clean) e = c->ops->clean(c, name, age, dry_run, each, ctx, n);
     return e ? failed("clean", path, e) : CLT_OK;
 }
 

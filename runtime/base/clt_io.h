@@ -153,10 +153,22 @@ int clt_io_version(const char *path, char version[CLT_IO_VERSION_BYTES]);
 
 /* --- what was not finished --- */
 
+/* An upload that was not finished. */
+typedef struct {
+    const char *name; /* of the file that it would become, below the path that is cleaned */
+    double began;     /* seconds since 1970 by the storage's clock */
+    double age;       /* seconds since then by the same clock */
+    uint64_t bytes;   /* that it holds; UINT64_MAX: the storage does not tell */
+} clt_io_unfinished;
+typedef void (*clt_io_unfinished_fn)(void *ctx, const clt_io_unfinished *u);
+
 /* Removes what writers that ended left below a path and no list shows: uploads that began more than `age`
  * seconds ago by the storage's clock (their parts cost money). An upload in progress that is older fails.
- * *n: how many. Other storage: *n = 0. */
-clt_status clt_io_clean(const char *path, double age, int *n);
+ * *n: how many. Other storage: *n = 0. `each` (NULL is allowed) is told of each one that was removed, which
+ * costs a request more to learn its size. With `dry_run` nothing is removed, and *n and `each` tell what
+ * would be. */
+clt_status clt_io_clean(const char *path, double age, bool dry_run, clt_io_unfinished_fn each, void *ctx,
+                        int *n);
 
 /* The errno value of the calling thread's last operation that failed with CLT_IO and a message; 0: none did.
  */

@@ -71,7 +71,8 @@ typedef struct {
     int (*version)(clt_io_component *c, const char *path, char version[CLT_IO_VERSION_BYTES]);
 
     /* See clt_io_clean. NULL: nothing is ever unfinished. */
-    int (*clean)(clt_io_component *c, const char *path, double age, int *n);
+    int (*clean)(clt_io_component *c, const char *path, double age, bool dry_run, clt_io_unfinished_fn each,
+                 void *ctx, int *n);
 
     /* What a message says instead of strerror about this thread's last failure here: "503 SlowDown after 8
      * attempts (request id ...)". NULL, as a function or a result: strerror. Valid until the thread's next

@@ -390,9 +390,10 @@ static int probe_version(clt_io_component *c, const char *path, char version[CLT
     return e ? e : p->under->ops->version(p->under, path, version);
 }
 
-static int probe_clean(clt_io_component *c, const char *path, double age, int *n) {
+static int probe_clean(clt_io_component *c, const char *path, double age, bool dry_run,
+                       clt_io_unfinished_fn each, void *ctx, int *n) {
     clt_io_component *under = probe_of(c)->under;
-    return under->ops->clean ? under->ops->clean(under, path, age, n) : 0;
+    return under->ops->clean ? under->ops->clean(under, path, age, dry_run, each, ctx, n) : 0;
 }
 
 static const char *probe_explain(clt_io_component *c) {

@@ -122,11 +122,13 @@ void clt_ckpt_writer_destroy(clt_ckpt_writer *w); /* NULL is allowed; a save in 
 clt_status clt_ckpt_save_begin(clt_ckpt_writer *w, const char *name, const clt_checkpoint_state *state);
 /* Not collective: whether this rank's share is written, so that finish would not wait for it. */
 bool clt_ckpt_save_ready(clt_ckpt_writer *w);
-/* Waits, commits, verifies, prunes. CLT_OK: the checkpoint is durable. Otherwise what was written is removed,
- * one warning says so, and earlier checkpoints are untouched. A checkpoint of this name that this run has
- * already saved for this batch is CLT_OK; another one of this name is CLT_IO unless overwrite is set. */
+/* Waits, commits, verifies, prunes. On remote storage the hint file is written and old checkpoints are
+ * removed by a thread, which the next begin and destroy wait for. CLT_OK: the checkpoint is durable.
+ * Otherwise what was written is removed, one warning says so, and earlier checkpoints are untouched. A
+ * checkpoint of this name that this run has already saved for this batch is CLT_OK; another one of this name
+ * is CLT_IO unless overwrite is set. */
 clt_status clt_ckpt_save_finish(clt_ckpt_writer *w);
-/* begin and finish. */
+/* begin and finish; waits for that thread, too. */
 clt_status clt_ckpt_save(clt_ckpt_writer *w, const char *name, const clt_checkpoint_state *state);
 
 /* --- copying (clt_ckpt_copy.c) --- */
@@ -190,6 +192,33 @@ clt_status clt_ckpt_supersede(clt_group *group, const char *folder, int64_t batc
  * the folder's lock held, before anything else in the folder. */
 clt_status clt_ckpt_recover(clt_group *group, const char *folder);
 
+/* Something that prune removed, or would remove. */
+typedef struct {
+    const char *path;
+    const char *what; /* "data without a manifest", "checkpoint", ... */
+    uint64_t bytes;   /* UINT64_MAX: unknown */
+} clt_ckpt_waste;
+
+typedef struct {
+    int64_t keep; /* the newest valid checkpoints stay, so many; older valid ones go. Negative: all stay */
+    double uploads_age; /* seconds; younger uploads stay: another program may be uploading */
+    bool dry_run;       /* nothing is removed and no lock is taken */
+    void (*each)(void *ctx, const clt_ckpt_waste *w); /* after each removal; NULL is allowed */
+    void *ctx;
+} clt_ckpt_prune_params;
+clt_ckpt_prune_params clt_ckpt_prune_params_default(void); /* keep -1, uploads_age an hour */
+
+/* Removes from a folder of checkpoints what killed saves left: data that no manifest names, unfinished
+ * uploads, temporary folders; with `keep` also old checkpoints, oldest first. Valid is what clt_ckpt_scan
+ * calls so: invalid and superseded checkpoints stay, and so does every file that a manifest names. A manifest
+ * that is unreadable protects all data of its name, with a warning.
+ *
+ * Takes the folder's lock (clt_run_lock_take: CLT_IO while a run writes there) and stops with CLT_IO if it is
+ * lost. CLT_IO also: the folder does not exist, something could not be removed. CLT_BAD_DATA: `folder` is a
+ * checkpoint itself. CLT_BAD_CONFIG: keep is 0. Without the lock, a dry run beside a run that saves also
+ * tells of the data of that save. */
+clt_status clt_ckpt_prune(const char *folder, const clt_ckpt_prune_params *p);
+
 /* 16 hex digits that name a run, the same on every rank. */
 clt_status clt_run_id(clt_group *group, char out[CLT_RUN_ID_BYTES]);
 
@@ -212,6 +241,11 @@ bool clt_run_lock_is_lost(const clt_run_lock *l);
 void clt_run_lock_release(clt_run_lock *l); /* NULL is allowed */
 
 /* --- reading --- */
+
+/* Loads, hashes and verifications read ahead on threads, in the order in which chunks are needed and only
+ * chunks that are: with up to 8 requests at a time on remote storage, up to 4 threads on others. One of a
+ * process does so at a time, others read chunk by chunk; so reading takes at most 64 MiB + 16 MiB a thread.
+ */
 
 typedef struct clt_ckpt_reader clt_ckpt_reader;
 

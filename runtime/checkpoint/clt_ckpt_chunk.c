@@ -69,18 +69,23 @@ clt_status clt_chunk_encode(clt_chunk_codec *k, const float *src, size_t count, 
 
 clt_status clt_chunk_decode(clt_chunk_codec *k, const clt_ckpt_stored *at, float *dst, size_t count,
                             const char **why) {
+    return clt_chunk_decode_at(k, k->buffer, at, dst, count, why);
+}
+
+clt_status clt_chunk_decode_at(clt_chunk_codec *k, const void *raw, const clt_ckpt_stored *at, float *dst,
+                               size_t count, const char **why) {
     size_t stored = (size_t)at->stored, bytes = count * sizeof *dst;
-    clt_hash128 h = clt_hash(k->buffer, stored);
+    clt_hash128 h = clt_hash(raw, stored);
     *why = NULL;
     if (h.hi != at->hash.hi || h.lo != at->hash.lo)
         *why = "the hash of its stored bytes differs";
-    else if (ZSTD_getFrameContentSize(k->buffer, stored) != bytes)
+    else if (ZSTD_getFrameContentSize(raw, stored) != bytes)
         *why = "its frame has another length";
-    else if (ZSTD_findFrameCompressedSize(k->buffer, stored) != stored)
+    else if (ZSTD_findFrameCompressedSize(raw, stored) != stored)
         *why = "bytes follow its frame";
     if (*why) return CLT_BAD_DATA;
     if (!k->d) k->d = ZSTD_createDCtx();
-    size_t n = k->d ? ZSTD_decompressDCtx(k->d, dst, bytes, k->buffer, stored) : 0;
+    size_t n = k->d ? ZSTD_decompressDCtx(k->d, dst, bytes, raw, stored) : 0;
     if (!k->d || lacks_memory(n)) return out_of_memory("decompressing a checkpoint");
     if (ZSTD_isError(n)) *why = ZSTD_getErrorName(n);
     if (!*why && n != bytes) *why = "its frame ends early";

@@ -83,6 +83,17 @@ clt_status clt_ckpt_commit_publish(clt_ckpt_commit *c, const clt_run_lock *lock,
     return st;
 }
 
+static void tell_removed(void *ctx, const clt_ckpt_waste *waste) {
+    (void)ctx;
+    clt_info("removed %s (%s), left by a run that was stopped during a save", waste->path, waste->what);
+}
+
+void clt_ckpt_commit_clean(const clt_ckpt_commit_ops *how, const char *folder, const char *latest) {
+    const clt_ckpt_cleaning c = {
+        .latest = latest, .uploads_age = CLT_CKPT_UPLOADS_AGE, .removed = tell_removed};
+    (void)how->clean(folder, &c);
+}
+
 void clt_ckpt_commit_hint(const clt_ckpt_commit *c, const char *latest) {
     char *hint = clt_path_join(c->folder, latest), *text = clt_format("%s\n", c->name);
     if (clt_io_write_atomic(hint, text, strlen(text)) != CLT_OK) clt_warn("%s could not be written", hint);

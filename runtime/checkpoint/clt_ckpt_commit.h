@@ -21,6 +21,17 @@
 
 typedef struct clt_ckpt_commit clt_ckpt_commit;
 
+/* How a folder is cleaned. */
+typedef struct {
+    const char *latest; /* name of the hint file */
+    double uploads_age; /* seconds; younger uploads may be in progress, and stay */
+    bool dry_run;       /* nothing is removed; `removed` is told what would be */
+    void (*removed)(void *ctx, const clt_ckpt_waste *w); /* after each removal; NULL is allowed */
+    /* Data below `path` stay, because a manifest that is unreadable may name them. NULL is allowed. */
+    void (*kept)(void *ctx, const char *path, const char *why);
+    void *ctx;
+} clt_ckpt_cleaning;
+
 typedef struct {
     const char *name;
     unsigned needs; /* clt_io_capability of the folder's storage, or'ed */
@@ -52,8 +63,9 @@ typedef struct {
     clt_status (*list)(const char *folder, clt_strv *names);
     /* Completes what a crash interrupted. Then each name is a checkpoint or does not exist. */
     clt_status (*recover)(const char *folder);
-    /* Removes what killed saves left; `latest` is the name of the hint file. */
-    void (*clean)(const char *folder, const char *latest);
+    /* Removes what killed saves left, whether or not a checkpoint has its name; nothing that a manifest
+     * names, be it a checkpoint's or a superseded one's. The first file that cannot be removed ends it. */
+    clt_status (*clean)(const char *folder, const clt_ckpt_cleaning *c);
     /* Deletes a checkpoint so that a crash in between leaves nothing that looks like a damaged one. */
     clt_status (*remove)(const char *folder, const char *name, const char *run_id);
     /* Gives a checkpoint a name that is never read: NAME.superseded.RUNID, with -2, -3, ... if that exists.
@@ -88,6 +100,9 @@ void clt_ckpt_commit_destroy(clt_ckpt_commit *c); /* NULL is allowed */
  * sizes; retract where that fails. */
 clt_status clt_ckpt_commit_publish(clt_ckpt_commit *c, const clt_run_lock *lock, const char *manifest,
                                    size_t bytes);
+/* Removes what killed saves left in the folder, and says so. What cannot be removed now is tried again by the
+ * next run. */
+void clt_ckpt_commit_clean(const clt_ckpt_commit_ops *how, const char *folder, const char *latest);
 /* After a save was published: writes the folder's hint file; removes valid checkpoints but for the `keep`
  * newest (negative: all stay; the two newest and this one always do), the oldest by batch first. Failing does
  * not harm the checkpoint: a warning. */

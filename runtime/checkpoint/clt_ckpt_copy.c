@@ -154,6 +154,6 @@ clt_status clt_ckpt_copy_prepare(const clt_ckpt_copy_params *p, int64_t batch) {
     CLT_TRY(clt_ckpt_commit_of(p->folder, &how));
     CLT_TRY(clt_io_mkdirs(p->folder));
     CLT_TRY(clt_ckpt_recover(NULL, p->folder));
-    how->clean(p->folder, p->latest);
+    clt_ckpt_commit_clean(how, p->folder, p->latest);
     return set_later_aside(how, p, batch);
 }

@@ -10,6 +10,7 @@
 
 #define CLT_MANIFEST_LIMIT ((size_t)512 << 20)
 #define CLT_CKPT_LATEST "latest"
+#define CLT_CKPT_UPLOADS_AGE 3600.0 /* seconds; an upload that is older is nobody's any more */
 
 /* --- the manifest (clt_ckpt_manifest.c) --- */
 
@@ -84,6 +85,32 @@ clt_status clt_chunk_encode(clt_chunk_codec *c, const float *src, size_t count, 
  * without a message: *why is what is wrong. */
 clt_status clt_chunk_decode(clt_chunk_codec *c, const clt_ckpt_stored *at, float *dst, size_t count,
                             const char **why);
+/* The same for stored bytes at `raw`. */
+clt_status clt_chunk_decode_at(clt_chunk_codec *c, const void *raw, const clt_ckpt_stored *at, float *dst,
+                               size_t count, const char **why);
+
+/* --- reading ahead (clt_ckpt_ahead.c) --- */
+
+/* Reads, verifies and decodes the chunks of a list on threads before they are needed: up to 8 threads on
+ * remote storage, each with one ranged request of up to 8 MiB at a time; up to 4, no more than there are
+ * CPUs, on others. Nothing else of the files is read. Of a process one is active at a time; it takes at most
+ * 16 MiB a thread and 64 MiB in all. A list is a hint: what is not in it, or not in its order, is for the
+ * caller to read. */
+typedef struct clt_ahead clt_ahead;
+/* `list`: chunks of m, of which each is taken at most once; it is taken over. path and m are borrowed. NULL:
+ * another one is active, the chunks have 8 MiB or less, or there is no memory or no thread for it. */
+clt_ahead *clt_ahead_start(const char *path, const clt_manifest *m, size_t *list, size_t n);
+void clt_ahead_stop(clt_ahead *a); /* NULL is allowed */
+
+typedef enum {
+    CLT_AHEAD_TAKEN,   /* *data is the chunk, valid until the next call */
+    CLT_AHEAD_ABSENT,  /* not in the rest of the list; nothing else of it will be taken */
+    CLT_AHEAD_UNREAD,  /* damaged, or there was no memory: reading it again tells */
+    CLT_AHEAD_FAILED,  /* *st: it cannot be read, and a message said so; CLT_STOPPED: clt_io_heed_stop */
+    CLT_AHEAD_UNOPENED /* the same, because its file cannot be opened */
+} clt_ahead_result;
+/* Waits for a chunk. Those before it in the list are dropped. */
+clt_ahead_result clt_ahead_take(clt_ahead *a, size_t chunk, const float **data, clt_status *st);
 
 /* --- the write pipe (clt_ckpt_pipe.c) --- */
 
@@ -116,7 +143,10 @@ typedef struct {
     void (*at)(void *ctx, int i, clt_ckpt_tensor *out);
     int (*find)(void *ctx, const char *role, const char *name);
     clt_status (*read)(void *ctx, int i, uint64_t first, float *dst, uint64_t count);
-    bool tied_head; /* an extra lm_head.weight is ignored if it is a copy of the embedding */
+    /* Before a load, NULL: each read that it will make, in its order. */
+    void (*expect)(void *ctx, int i, uint64_t first, uint64_t count);
+    void (*begin)(void *ctx); /* no more follow; NULL with expect */
+    bool tied_head;           /* an extra lm_head.weight is ignored if it is a copy of the embedding */
 } clt_tensor_set;
 /* Names the first difference between the set's tensors of one role and the table. */
 clt_status clt_tensor_set_check(const clt_tensor_set *set, const clt_slab_table *table, const char *role,

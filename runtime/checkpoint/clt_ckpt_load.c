@@ -184,21 +184,44 @@ clt_status clt_tensor_set_check_head(const clt_tensor_set *set, const clt_slab_t
                      set->path, head, embedding);
 }
 
-static clt_status load_role(const clt_tensor_set *set, const clt_slab_table *table, const clt_ckpt_part *part,
-                            const clt_load_options *opt, float *block) {
-    for (int e = 0; e < table->n; e++) {
-        const clt_slab_entry *t = &table->entry[e];
-        int i = set->find(set->ctx, part->role, t->name);
-        if (i < 0 || clt_load_ignores(opt, part->role, t->name)) continue;
+/* What a load does with the elements of one chunk of the table: tensor i of the set, entry e. */
+typedef struct {
+    const clt_tensor_set *set;
+    const clt_slab_table *table;
+    const clt_ckpt_part *part;
+    float *block; /* NULL: only tells the set what will be read */
+} loading;
+
+static clt_status load_elements(const loading *l, int i, int e, uint64_t at, uint64_t n) {
+    if (!l->block) {
+        l->set->expect(l->set->ctx, i, at, n);
+        return CLT_OK;
+    }
+    if (clt_signal_received()) return CLT_STOPPED;
+    CLT_TRY(l->set->read(l->set->ctx, i, at, l->block, n));
+    return clt_ckpt_part_write(l->part, l->table, e, at, l->block, n);
+}
+
+static clt_status load_role(const loading *l, const clt_load_options *opt) {
+    for (int e = 0; e < l->table->n; e++) {
+        const clt_slab_entry *t = &l->table->entry[e];
+        int i = l->set->find(l->set->ctx, l->part->role, t->name);
+        if (i < 0 || clt_load_ignores(opt, l->part->role, t->name)) continue;
         for (uint64_t at = 0; at < t->count; at += CLT_CKPT_CHUNK) {
             uint64_t n = CLT_MIN((uint64_t)CLT_CKPT_CHUNK, t->count - at);
-            if (!wanted(part, t, at, n)) continue;
-            if (clt_signal_received()) return CLT_STOPPED;
-            CLT_TRY(set->read(set->ctx, i, at, block, n));
-            CLT_TRY(clt_ckpt_part_write(part, table, e, at, block, n));
+            if (wanted(l->part, t, at, n)) CLT_TRY(load_elements(l, i, e, at, n));
         }
     }
     return CLT_OK;
+}
+
+static clt_status load_parts(loading *l, const clt_ckpt_part *parts, int n, const clt_load_options *opt) {
+    clt_status st = CLT_OK;
+    for (int p = 0; p < n && st == CLT_OK; p++) {
+        l->part = &parts[p];
+        st = load_role(l, opt);
+    }
+    return st;
 }
 
 clt_status clt_tensor_set_load(const clt_tensor_set *set, const clt_slab_table *table,
@@ -206,10 +229,15 @@ clt_status clt_tensor_set_load(const clt_tensor_set *set, const clt_slab_table *
     for (int p = 0; p < n; p++) CLT_TRY(clt_tensor_set_check(set, table, parts[p].role, opt));
     warn_unused(set, table, parts, n, opt);
     CLT_TRY(clt_tensor_set_check_head(set, table, opt));
+    loading l = {.set = set, .table = table};
     float *block = clt_try_malloc(CLT_CKPT_CHUNK * sizeof *block);
     if (!block) return clt_no_memory("a chunk of a state", CLT_CKPT_CHUNK * sizeof *block);
-    clt_status st = CLT_OK;
-    for (int p = 0; p < n && st == CLT_OK; p++) st = load_role(set, table, &parts[p], opt, block);
+    if (set->expect) {
+        (void)load_parts(&l, parts, n, opt);
+        set->begin(set->ctx);
+    }
+    l.block = block;
+    clt_status st = load_parts(&l, parts, n, opt);
     clt_free(block);
     return st;
 }

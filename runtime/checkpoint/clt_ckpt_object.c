@@ -80,19 +80,21 @@ static clt_status named_files(const char *folder, const char *name, clt_strv *fi
     return st;
 }
 
+static clt_status delete_file(const char *path) {
+    int e = clt_io_try_unlink(path);
+    if (!e || e == ENOENT) return CLT_OK;
+    return clt_error(CLT_IO, "cannot remove %s: %s", path, clt_io_explain(path, e));
+}
+
 /* Deletes those of `files` that no manifest of NAME names. A manifest that cannot be read, or is of a later
- * format, protects all of them. *removed (NULL is allowed): how many were deleted. */
-static clt_status sweep(const char *folder, const char *name, const clt_strv *files, size_t *removed) {
+ * format, protects all of them. */
+static clt_status sweep(const char *folder, const char *name, const clt_strv *files) {
     clt_strv named = {0};
     clt_status st = named_files(folder, name, &named);
     for (size_t i = 0; i < files->n && st == CLT_OK; i++) {
         if (has(&named, files->v[i])) continue;
         char *file = clt_format("%s/%s", name, files->v[i]), *path = clt_path_join(folder, file);
-        int e = clt_io_try_unlink(path);
-        if (e && e != ENOENT)
-            st = clt_error(CLT_IO, "cannot remove %s: %s", path, clt_io_explain(path, e));
-        else if (removed)
-            ++*removed;
+        st = delete_file(path);
         clt_free(path);
         clt_free(file);
     }
@@ -100,7 +102,7 @@ static clt_status sweep(const char *folder, const char *name, const clt_strv *fi
     return st;
 }
 
-/* The data files below `path` whose names begin with `prefix`. */
+/* The files below `path` whose names begin with `prefix`. */
 static clt_status list_data(const char *path, const char *prefix, clt_strv *files) {
     clt_strv all = {0};
     clt_status st = clt_io_list(path, &all);
@@ -189,7 +191,7 @@ static void discard(clt_ckpt_commit *c) {
     char *prefix = file_prefix(c);
     clt_strv files = {0};
     clt_error_quiet(true);
-    if (list_data(c->final, prefix, &files) == CLT_OK && files.n) sweep(c->folder, c->name, &files, NULL);
+    if (list_data(c->final, prefix, &files) == CLT_OK && files.n) sweep(c->folder, c->name, &files);
     clt_error_quiet(false);
     clt_strv_free(&files);
     clt_free(prefix);
@@ -199,7 +201,7 @@ static clt_status finish(clt_ckpt_commit *c) {
     clt_strv files = {0};
     if (!c->old) return CLT_OK;
     clt_status st = add_files(c->old, c->old_bytes, c->final, &files);
-    if (st == CLT_OK) st = sweep(c->folder, c->name, &files, NULL);
+    if (st == CLT_OK) st = sweep(c->folder, c->name, &files);
     clt_strv_free(&files);
     return st;
 }
@@ -232,48 +234,112 @@ static clt_status recover(const char *folder) {
     return CLT_OK;
 }
 
+/* What a save writes: data.RUNID.SAVE.RANK.bin. Other files may be anybody's. */
+static bool is_data(const char *name) {
+    static const char digits[] = "0123456789", hex[] = "0123456789abcdef", end[] = ".bin";
+    enum { ID = CLT_RUN_ID_BYTES - 1 };
+    if (strncmp(name, DATA, strlen(DATA)) != 0) return false;
+    name += strlen(DATA);
+    if (strspn(name, hex) != ID || name[ID] != '.') return false;
+    name += ID + 1;
+    const size_t save = strspn(name, digits);
+    if (!save || name[save] != '.') return false;
+    name += save + 1;
+    const size_t rank = strspn(name, digits);
+    return rank && !strcmp(name + rank, end);
+}
+
+static clt_status list_saved(const char *path, clt_strv *files) {
+    clt_strv all = {0};
+    clt_status st = list_data(path, DATA, &all);
+    for (size_t i = 0; i < all.n && st == CLT_OK; i++)
+        if (is_data(all.v[i])) clt_strv_add(files, all.v[i]);
+    clt_strv_free(&all);
+    return st;
+}
+
 /* Whether all are of one save: as far as the run's id and the number, names are equal. */
 static bool of_one_save(const clt_strv *files) {
     for (size_t i = 1; i < files->n; i++) {
-        const char *a = files->v[0], *b = files->v[i], *end = strchr(a + strlen(DATA), '.');
-        if (end) end = strchr(end + 1, '.');
-        if (!end || strncmp(a, b, (size_t)(end + 1 - a)) != 0) return false;
+        const char *a = files->v[0], *b = files->v[i], *end = strrchr(a, '.');
+        while (*--end != '.') continue; /* before the rank */
+        if (strncmp(a, b, (size_t)(end + 1 - a)) != 0) return false;
     }
     return true;
 }
 
-static clt_status clean_name(const char *folder, const char *name, size_t *removed) {
+static clt_status clean_file(const char *path, const clt_ckpt_cleaning *c) {
+    clt_io_info info = {.kind = CLT_IO_ABSENT};
+    if (c->removed) CLT_TRY(clt_io_stat(path, &info));
+    if (!c->dry_run) CLT_TRY(delete_file(path));
+    const clt_ckpt_waste w = {path, "data without a manifest", info.bytes};
+    if (c->removed) c->removed(c->ctx, &w);
+    return CLT_OK;
+}
+
+/* Removes those of `files` that no manifest of NAME names. */
+static clt_status clean_files(const char *folder, const char *name, const clt_strv *files,
+                              const clt_ckpt_cleaning *c) {
+    clt_strv named = {0};
+    char *path = clt_path_join(folder, name);
+    clt_error_quiet(true); /* a checkpoint that is not usable is named when it is looked for */
+    clt_status st = named_files(folder, name, &named);
+    clt_error_quiet(false);
+    const bool readable = st == CLT_OK;
+    if (st == CLT_BAD_DATA || st == CLT_IO) {
+        if (c->kept) c->kept(c->ctx, path, clt_last_error());
+        st = CLT_OK;
+    }
+    for (size_t i = 0; i < files->n && readable && st == CLT_OK; i++) {
+        char *file = clt_path_join(path, files->v[i]);
+        if (!has(&named, files->v[i])) st = clean_file(file, c);
+        clt_free(file);
+    }
+    clt_strv_free(&named);
+    clt_free(path);
+    return st;
+}
+
+static clt_status clean_name(const char *folder, const char *name, const clt_ckpt_cleaning *c) {
     char *path = clt_path_join(folder, name), *manifest = manifest_of(path);
     clt_strv files = {0};
-    clt_status st = list_data(path, DATA, &files);
+    clt_status st = list_saved(path, &files);
     /* The usual checkpoint is left alone without reading its manifest, which may be large. */
-    if (st == CLT_OK && files.n && !(of_one_save(&files) && clt_io_is_file(manifest))) {
-        clt_error_quiet(true); /* a checkpoint that is not usable is named when it is looked for */
-        st = sweep(folder, name, &files, removed);
-        clt_error_quiet(false);
-    }
+    if (st == CLT_OK && files.n && !(of_one_save(&files) && clt_io_is_file(manifest)))
+        st = clean_files(folder, name, &files, c);
     clt_strv_free(&files);
     clt_free(manifest);
     clt_free(path);
     return st;
 }
 
-static void clean(const char *folder, const char *latest) {
-    enum { HOUR = 3600 }; /* a `ckpt import` into this folder may be under way */
+typedef struct {
+    const char *folder;
+    const clt_ckpt_cleaning *c;
+} upload_report;
+
+static void report_upload(void *ctx, const clt_io_unfinished *u) {
+    const upload_report *r = ctx;
+    char age[32], *path = clt_path_join(r->folder, u->name);
+    char *what = clt_format("upload, begun %s ago", clt_human_seconds(u->age, age));
+    const clt_ckpt_waste w = {path, what, u->bytes};
+    r->c->removed(r->c->ctx, &w);
+    clt_free(what);
+    clt_free(path);
+}
+
+static clt_status clean(const char *folder, const clt_ckpt_cleaning *c) {
     clt_strv names = {0};
-    int uploads = 0;
-    if (clt_io_clean(folder, HOUR, &uploads) == CLT_OK && uploads)
-        clt_info("%s: ended %d uploads of runs that were stopped", folder, uploads);
+    upload_report r = {folder, c};
+    int uploads;
+    clt_status cleaned =
+        clt_io_clean(folder, c->uploads_age, c->dry_run, c->removed ? report_upload : NULL, &r, &uploads);
     clt_status st = clt_io_list(folder, &names);
-    for (size_t i = 0; i < names.n && st == CLT_OK; i++) {
-        size_t removed = 0;
-        if (clt_ckpt_name_is_special(names.v[i]) || !strcmp(names.v[i], latest)) continue;
-        (void)clean_name(folder, names.v[i], &removed);
-        if (removed)
-            clt_info("removed %zu data files from %s/%s, left by a run that was stopped during a save",
-                     removed, folder, names.v[i]);
-    }
+    for (size_t i = 0; i < names.n && st == CLT_OK; i++)
+        if (!clt_ckpt_name_is_special(names.v[i]) && strcmp(names.v[i], c->latest) != 0)
+            st = clean_name(folder, names.v[i], c);
     clt_strv_free(&names);
+    return st == CLT_OK ? cleaned : st; /* who may not list uploads may still delete objects */
 }
 
 static clt_status remove_checkpoint(const char *folder, const char *name, const char *run_id) {
@@ -282,7 +348,7 @@ static clt_status remove_checkpoint(const char *folder, const char *name, const 
     (void)run_id;
     clt_status st = add_named(manifest, &files);
     if (st == CLT_OK) st = clt_io_unlink(manifest);
-    if (st == CLT_OK) st = sweep(folder, name, &files, NULL);
+    if (st == CLT_OK) st = sweep(folder, name, &files);
     clt_strv_free(&files);
     clt_free(manifest);
     clt_free(path);

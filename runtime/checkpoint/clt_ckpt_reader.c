@@ -8,10 +8,15 @@ struct clt_ckpt_reader {
     clt_manifest *m;
     size_t *by_name; /* tensors sorted by role, then name */
     clt_chunk_codec *codec;
-    float *buffer;       /* the chunk that was decoded last */
+    float *buffer;
+    const float *data;   /* the chunk that was decoded last: `buffer`, or memory of `ahead` */
     size_t chunk_loaded; /* SIZE_MAX: none */
+    bool unopened;       /* the last load failed because its file cannot be opened */
     clt_file *file;      /* the data file that is open */
     uint32_t file_index;
+    size_t *expected; /* chunks that will be read, in this order */
+    size_t n_expected, cap_expected;
+    clt_ahead *ahead; /* reads them; NULL: nobody does */
 };
 
 static int by_key(const void *a, const void *b, void *tensors) {
@@ -40,6 +45,15 @@ static clt_status open_reader(clt_ckpt_reader *r) {
     return r->buffer ? CLT_OK : clt_no_memory("a chunk of a checkpoint", largest * sizeof *r->buffer);
 }
 
+static void end_ahead(clt_ckpt_reader *r) {
+    if (r->ahead) r->chunk_loaded = SIZE_MAX;
+    clt_ahead_stop(r->ahead);
+    clt_free(r->expected);
+    r->ahead = NULL;
+    r->expected = NULL;
+    r->n_expected = r->cap_expected = 0;
+}
+
 clt_status clt_ckpt_open(const char *path, clt_ckpt_reader **out) {
     clt_ckpt_reader *r = clt_calloc(1, sizeof *r);
     r->path = clt_strdup(path);
@@ -55,6 +69,7 @@ clt_status clt_ckpt_open(const char *path, clt_ckpt_reader **out) {
 
 void clt_ckpt_close(clt_ckpt_reader *r) {
     if (!r) return;
+    end_ahead(r);
     clt_file_close(r->file);
     clt_manifest_free(r->m);
     clt_chunk_codec_destroy(r->codec);
@@ -122,18 +137,29 @@ static clt_status switch_file(clt_ckpt_reader *r, uint32_t file) {
     return st;
 }
 
-static clt_status load_chunk(clt_ckpt_reader *r, size_t i) {
+static clt_status load_here(clt_ckpt_reader *r, size_t i) {
     const clt_man_chunk *c = &r->m->chunk[i];
-    if (r->chunk_loaded == i) return CLT_OK;
-    r->chunk_loaded = SIZE_MAX;
-    CLT_TRY(switch_file(r, c->file));
+    clt_status opened = switch_file(r, c->file);
+    r->unopened = opened != CLT_OK;
+    CLT_TRY(opened);
     CLT_TRY(clt_file_pread(r->file, clt_chunk_codec_buffer(r->codec), c->at.stored, c->at.offset));
     const char *why;
     clt_status st = clt_chunk_decode(r->codec, &c->at, r->buffer, c->count, &why);
     if (st == CLT_BAD_DATA) return damaged(r, c, why);
-    CLT_TRY(st);
-    r->chunk_loaded = i;
-    return CLT_OK;
+    r->data = r->buffer;
+    return st;
+}
+
+static clt_status load_chunk(clt_ckpt_reader *r, size_t i) {
+    clt_status st = CLT_OK;
+    if (r->chunk_loaded == i) return CLT_OK;
+    r->chunk_loaded = SIZE_MAX;
+    r->unopened = false;
+    clt_ahead_result got = r->ahead ? clt_ahead_take(r->ahead, i, &r->data, &st) : CLT_AHEAD_ABSENT;
+    if (got == CLT_AHEAD_ABSENT || got == CLT_AHEAD_UNREAD) st = load_here(r, i);
+    r->unopened |= got == CLT_AHEAD_UNOPENED;
+    if (st == CLT_OK) r->chunk_loaded = i;
+    return st;
 }
 
 /* The chunk of tensor t that holds element `first`. */
@@ -160,10 +186,36 @@ clt_status clt_ckpt_read(clt_ckpt_reader *r, int i, uint64_t first, float *dst, 
         const clt_man_chunk *c = &r->m->chunk[k];
         CLT_TRY(load_chunk(r, k));
         uint64_t at = first + done - c->first, n = CLT_MIN(c->count - at, count - done);
-        memcpy(dst + done, r->buffer + at, n * sizeof *dst);
+        memcpy(dst + done, r->data + at, n * sizeof *dst);
         done += n;
     }
     return CLT_OK;
+}
+
+/* --- what will be read --- */
+
+static void expect_chunk(clt_ckpt_reader *r, size_t chunk) {
+    if (r->n_expected == r->cap_expected) {
+        const size_t cap = 2 * r->cap_expected + 64;
+        size_t *more = clt_try_realloc(r->expected, cap * sizeof *more);
+        if (!more) return; /* fewer are read ahead */
+        r->expected = more;
+        r->cap_expected = cap;
+    }
+    r->expected[r->n_expected++] = chunk;
+}
+
+static void expect_read(clt_ckpt_reader *r, int i, uint64_t first, uint64_t count) {
+    const clt_man_tensor *t = &r->m->tensor[i];
+    if (!count) return;
+    for (size_t k = chunk_of(r, t, first), end = chunk_of(r, t, first + count - 1); k <= end; k++)
+        if (!r->n_expected || r->expected[r->n_expected - 1] != k) expect_chunk(r, k);
+}
+
+static void begin_ahead(clt_ckpt_reader *r) {
+    if (r->n_expected) r->ahead = clt_ahead_start(r->path, r->m, r->expected, r->n_expected);
+    r->expected = NULL;
+    r->n_expected = r->cap_expected = 0;
 }
 
 clt_status clt_ckpt_verify(clt_ckpt_reader *r) {
@@ -177,12 +229,15 @@ clt_status clt_ckpt_verify_share(clt_ckpt_reader *r, int share, int shares) {
     /* A file that cannot be opened is reported once, not for each chunk. */
     bool *closed = clt_try_calloc(r->m->files, sizeof *closed);
     if (!closed) return clt_no_memory("the list of a checkpoint's files", r->m->files * sizeof *closed);
+    for (size_t i = first; i < end; i++) expect_chunk(r, i);
+    begin_ahead(r);
     for (size_t i = first; i < end; i++) {
         if (closed[r->m->chunk[i].file]) continue;
         clt_status st = load_chunk(r, i);
-        if (!r->file) closed[r->m->chunk[i].file] = true;
+        if (r->unopened) closed[r->m->chunk[i].file] = true;
         if (st != CLT_OK && worst != CLT_BAD_DATA) worst = st;
     }
+    end_ahead(r);
     clt_free(closed);
     return worst;
 }
@@ -202,10 +257,26 @@ static clt_status set_read(void *ctx, int i, uint64_t first, float *dst, uint64_
     return clt_ckpt_read(ctx, i, first, dst, count);
 }
 
+static void set_expect(void *ctx, int i, uint64_t first, uint64_t count) {
+    expect_read(ctx, i, first, count);
+}
+static void set_begin(void *ctx) {
+    begin_ahead(ctx);
+}
+
 clt_status clt_ckpt_load(clt_ckpt_reader *r, const clt_slab_table *table, const clt_ckpt_part *parts, int n,
                          const clt_load_options *opt) {
-    clt_tensor_set set = {r->path, r, set_count, set_at, set_find, set_read, false};
-    return clt_tensor_set_load(&set, table, parts, n, opt);
+    const clt_tensor_set set = {.path = r->path,
+                                .ctx = r,
+                                .count = set_count,
+                                .at = set_at,
+                                .find = set_find,
+                                .read = set_read,
+                                .expect = set_expect,
+                                .begin = set_begin};
+    clt_status st = clt_tensor_set_load(&set, table, parts, n, opt);
+    end_ahead(r);
+    return st;
 }
 
 /* The tensors of one role in the checkpoint's order, as a part over a table of their own. */
@@ -241,20 +312,35 @@ static clt_status hash_role(clt_ckpt_reader *r, const char *role, clt_hash_state
     return st;
 }
 
+static void expect_role(clt_ckpt_reader *r, const char *role) {
+    for (size_t i = 0; i < r->m->tensors; i++)
+        if (!strcmp(r->m->tensor[i].role, role)) expect_read(r, (int)i, 0, r->m->tensor[i].count);
+}
+
+/* The roles in alphabetical order: the one after `last`, NULL: none. by_name has them in this order. */
+static const char *role_after(const clt_ckpt_reader *r, const char *last) {
+    for (size_t i = 0; i < r->m->tensors; i++) {
+        const char *role = r->m->tensor[r->by_name[i]].role;
+        if (strcmp(role, last) > 0) return role;
+    }
+    return NULL;
+}
+
 clt_status clt_ckpt_hash(clt_ckpt_reader *r, clt_state_hash *out) {
+    static const char weight[] = "weight";
     clt_hash_state *weights = clt_hash_begin(), *optimizer = clt_hash_begin();
     clt_state_hash h = {.has_optimizer = false};
-    clt_status st = hash_role(r, "weight", weights);
-    const char *last = "";
-    for (size_t i = 0; i < r->m->tensors && st == CLT_OK; i++) {
-        /* by_name: the roles in alphabetical order */
-        const char *role = r->m->tensor[r->by_name[i]].role;
-        if (!strcmp(role, last)) continue;
-        last = role;
-        if (!strcmp(role, "weight")) continue;
+    expect_role(r, weight);
+    for (const char *role = ""; (role = role_after(r, role));)
+        if (strcmp(role, weight) != 0) expect_role(r, role);
+    begin_ahead(r);
+    clt_status st = hash_role(r, weight, weights);
+    for (const char *role = ""; (role = role_after(r, role)) && st == CLT_OK;) {
+        if (!strcmp(role, weight)) continue;
         h.has_optimizer = true;
         st = hash_role(r, role, optimizer);
     }
+    end_ahead(r);
     h.weights = clt_hash_end(weights);
     h.optimizer = clt_hash_end(optimizer);
     if (st == CLT_OK) *out = h;

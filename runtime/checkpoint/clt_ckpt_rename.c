@@ -208,17 +208,42 @@ static bool is_leftover(const char *name, const char *latest) {
     return strlen(id) == CLT_RUN_ID_BYTES - 1 && strspn(id, hex_digits) == CLT_RUN_ID_BYTES - 1;
 }
 
-static void clean(const char *folder, const char *latest) {
+/* The bytes of a file, or of the files in a folder. */
+static uint64_t size_of(const char *path) {
+    clt_io_info info;
     clt_strv names = {0};
-    if (clt_io_list(folder, &names) != CLT_OK) return;
-    for (size_t i = 0; i < names.n; i++) {
-        if (!is_leftover(names.v[i], latest)) continue;
+    if (clt_io_try_stat(path, &info) != 0) return UINT64_MAX;
+    if (info.kind != CLT_IO_FOLDER) return info.bytes;
+    clt_error_quiet(true);
+    uint64_t sum = clt_io_list(path, &names) == CLT_OK ? 0 : UINT64_MAX;
+    clt_error_quiet(false);
+    for (size_t i = 0; i < names.n && sum != UINT64_MAX; i++) {
+        char *file = clt_path_join(path, names.v[i]);
+        if (clt_io_try_stat(file, &info) == 0 && info.kind == CLT_IO_FILE) sum += info.bytes;
+        clt_free(file);
+    }
+    clt_strv_free(&names);
+    return sum;
+}
+
+static clt_status clean_leftover(const char *path, const clt_ckpt_cleaning *c) {
+    const bool folder = clt_io_is_dir(path);
+    const clt_ckpt_waste w = {path, folder ? "temporary folder" : "temporary file", size_of(path)};
+    if (!c->dry_run) CLT_TRY(clt_io_remove_tree(path));
+    if (c->removed) c->removed(c->ctx, &w);
+    return CLT_OK;
+}
+
+static clt_status clean(const char *folder, const clt_ckpt_cleaning *c) {
+    clt_strv names = {0};
+    clt_status st = clt_io_list(folder, &names);
+    for (size_t i = 0; i < names.n && st == CLT_OK; i++) {
         char *path = clt_path_join(folder, names.v[i]);
-        clt_info("removing %s, left by a run that was stopped during a save", path);
-        clt_io_remove_tree(path);
+        if (is_leftover(names.v[i], c->latest)) st = clean_leftover(path, c);
         clt_free(path);
     }
     clt_strv_free(&names);
+    return st;
 }
 
 /* The new name is durable before the first file is deleted. */

@@ -34,6 +34,11 @@ struct clt_ckpt_writer {
     clt_ckpt_commit *commit; /* on every rank; the strategy's functions run on rank 0 */
     int64_t batch;
     clt_str head; /* rank 0: the manifest's text up to the lists */
+
+    /* rank 0: what follows a commit, while training continues */
+    bool tidying;
+    pthread_t tidier;
+    clt_ckpt_commit *tidied;
 };
 
 clt_ckpt_writer_params clt_ckpt_writer_params_default(void) {
@@ -103,7 +108,7 @@ static clt_status prepare_folder(const clt_ckpt_writer *w) {
     clt_status st = CLT_OK;
     if (clt_ckpt_rank(w->p.group) == 0) {
         st = clt_io_mkdirs(w->folder);
-        if (st == CLT_OK && !w->p.single) w->how->clean(w->folder, w->latest);
+        if (st == CLT_OK && !w->p.single) clt_ckpt_commit_clean(w->how, w->folder, w->latest);
     }
     CLT_TRY(clt_ckpt_agree(w->p.group, st));
     return clt_ckpt_agree(w->p.group, probe(w));
@@ -155,8 +160,17 @@ static void forget_save(clt_ckpt_writer *w) {
     w->active = w->skip = false;
 }
 
+static void end_tidying(clt_ckpt_writer *w) {
+    if (!w->tidying) return;
+    pthread_join(w->tidier, NULL);
+    clt_ckpt_commit_destroy(w->tidied);
+    w->tidied = NULL;
+    w->tidying = false;
+}
+
 void clt_ckpt_writer_destroy(clt_ckpt_writer *w) {
     if (!w) return;
+    end_tidying(w);
     clt_pipe_destroy(w->pipe);
     if (w->active && !w->skip && clt_ckpt_rank(w->p.group) == 0) w->how->discard(w->commit);
     forget_save(w);
@@ -225,6 +239,7 @@ clt_status clt_ckpt_save_begin(clt_ckpt_writer *w, const char *name, const clt_c
     } first = {CLT_OK, false, 0};
     int rank = clt_ckpt_rank(w->p.group);
     if (w->active) return clt_error(CLT_FAIL, "a save is already in progress");
+    end_tidying(w);
     w->commit = clt_ckpt_commit_create(w->how, w->folder, name, w->run_id, w->p.overwrite);
     w->batch = state->batch;
     if (rank == 0) {
@@ -351,11 +366,28 @@ static clt_status commit(clt_ckpt_writer *w, const clt_ckpt_stored *rows) {
     return clt_ckpt_commit_publish(w->commit, w->p.lock, w->head.s, w->head.len);
 }
 
-static void after_commit(const clt_ckpt_writer *w) {
-    if (w->how->finish(w->commit) != CLT_OK) clt_warn("%s could not be removed", w->commit->path);
+static void after_commit(const clt_ckpt_writer *w, clt_ckpt_commit *c) {
+    if (w->how->finish(c) != CLT_OK) clt_warn("%s could not be removed", c->path);
     if (w->p.single || !clt_run_lock_is_held(w->p.lock)) return;
-    clt_ckpt_commit_hint(w->commit, w->latest);
-    clt_ckpt_commit_prune(w->commit, w->p.keep);
+    clt_ckpt_commit_hint(c, w->latest);
+    clt_ckpt_commit_prune(c, w->p.keep);
+}
+
+static void *tidy(void *arg) {
+    clt_ckpt_writer *w = arg;
+    after_commit(w, w->tidied);
+    return NULL;
+}
+
+/* Each file costs remote storage a request or two, one after the other: training does not wait for them. */
+static void begin_tidying(clt_ckpt_writer *w) {
+    w->tidied = w->commit;
+    w->commit = NULL;
+    w->tidying = !clt_io_can(w->folder, CLT_IO_HAS_FOLDERS) && clt_thread_start(&w->tidier, tidy, w) == 0;
+    if (w->tidying) return;
+    after_commit(w, w->tidied);
+    clt_ckpt_commit_destroy(w->tidied);
+    w->tidied = NULL;
 }
 
 static void after_failure(const clt_ckpt_writer *w) {
@@ -382,7 +414,7 @@ clt_status clt_ckpt_save_finish(clt_ckpt_writer *w) {
     clt_status st = w->skip ? CLT_OK : finish(w);
     if (!w->skip && clt_ckpt_rank(w->p.group) == 0) {
         if (st == CLT_OK)
-            after_commit(w);
+            begin_tidying(w);
         else
             after_failure(w);
     }
@@ -392,5 +424,7 @@ clt_status clt_ckpt_save_finish(clt_ckpt_writer *w) {
 
 clt_status clt_ckpt_save(clt_ckpt_writer *w, const char *name, const clt_checkpoint_state *state) {
     CLT_TRY(clt_ckpt_save_begin(w, name, state));
-    return clt_ckpt_save_finish(w);
+    clt_status st = clt_ckpt_save_finish(w);
+    end_tidying(w);
+    return st;
 }

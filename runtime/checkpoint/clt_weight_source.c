@@ -420,12 +420,18 @@ static clt_status set_read(void *ctx, int i, uint64_t first, float *dst, uint64_
 }
 
 static clt_tensor_set set_of(clt_weight_source *s) {
-    return (clt_tensor_set){
-        s->path, s, set_count, set_at, set_find, set_read, s->kind != CLT_SOURCE_CHECKPOINT};
+    return (clt_tensor_set){.path = s->path,
+                            .ctx = s,
+                            .count = set_count,
+                            .at = set_at,
+                            .find = set_find,
+                            .read = set_read,
+                            .tied_head = s->kind != CLT_SOURCE_CHECKPOINT};
 }
 
 clt_status clt_weight_source_load(clt_weight_source *s, const clt_slab_table *table,
                                   const clt_ckpt_part *parts, int n, const clt_load_options *opt) {
+    if (s->ckpt) return clt_ckpt_load(s->ckpt, table, parts, n, opt);
     clt_tensor_set set = set_of(s);
     return clt_tensor_set_load(&set, table, parts, n, opt);
 }

@@ -169,7 +169,16 @@ static int s3_version(clt_io_component *c, const char *path, char version[CLT_IO
     return e;
 }
 
-static int s3_clean(clt_io_component *c, const char *path, double age, int *n) {
+/* What an upload holds; UINT64_MAX: the store does not tell, which is no failure. */
+static uint64_t upload_bytes(const clt_s3_place *p, const clt_s3_object *o) {
+    uint64_t bytes;
+    if (clt_s3_upload_bytes(p->store, p->bucket, o->key, o->upload_id, &bytes)) bytes = UINT64_MAX;
+    clt_s3_forget();
+    return bytes;
+}
+
+static int s3_clean(clt_io_component *c, const char *path, double age, bool dry_run,
+                    clt_io_unfinished_fn each, void *ctx, int *n) {
     clt_s3_place p;
     clt_s3_listing l = {0};
     int e = clt_s3_place_of(c, path, &p);
@@ -178,8 +187,12 @@ static int s3_clean(clt_io_component *c, const char *path, double age, int *n) {
     if (!e) e = clt_s3_uploads(p.store, p.bucket, prefix, &l);
     for (size_t i = 0; i < l.n && !e; i++) {
         const clt_s3_object *o = &l.objects[i];
-        if (o->modified <= 0 || clt_s3_time(p.store) - o->modified <= age) continue;
-        e = clt_s3_upload_abort(p.store, p.bucket, o->key, o->upload_id);
+        clt_io_unfinished u = {
+            .name = o->key + strlen(prefix), .began = o->modified, .age = clt_s3_time(p.store) - o->modified};
+        if (o->modified <= 0 || u.age <= age) continue;
+        if (each) u.bytes = upload_bytes(&p, o);
+        e = dry_run ? 0 : clt_s3_upload_abort(p.store, p.bucket, o->key, o->upload_id);
+        if (!e && each) each(ctx, &u);
         if (!e) ++*n;
     }
     clt_s3_listing_free(&l);

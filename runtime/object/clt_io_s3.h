@@ -6,10 +6,11 @@
  *
  * Writing: from the beginning to the end. Up to 16 MiB the file is a single PUT by close; a larger one is a
  * multipart upload, whose parts 8 threads of the process send while the caller goes on writing. Parts have
- * 16 MiB, from 24 GiB on 1/1500 of what was written before. Buffers of all files together have at most 192
- * MiB (32 MiB + 16 MiB per thread), or one part per open file if that is more. close publishes the object;
- * after any failure it is unchanged and the upload is aborted. sync does nothing: only close makes data
- * survive. CLT_IO_CREATE_NEW asks whether the name exists, and close puts on the condition that it does not.
+ * 16 MiB, from 24 GiB on 1/1500 of what was written before. Buffers of all files together have at most 144
+ * MiB (16 MiB per thread and one part that is being filled), or one part per open file if that is more. close
+ * publishes the object; after any failure it is unchanged and the upload is aborted. sync does nothing: only
+ * close makes data survive. CLT_IO_CREATE_NEW asks whether the name exists, and close puts on the condition
+ * that it does not.
  *
  * Names: keys whose components are not empty, "." or "..", without control characters; in lists others are
  * passed over. A folder is a prefix with "/" that something is below; an empty one is listed as empty. */

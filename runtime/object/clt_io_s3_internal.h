@@ -68,8 +68,9 @@ enum { CLT_S3_PART_BYTES = 16 << 20, CLT_S3_THREADS = 8 };
 
 /* Runs the job on one of CLT_S3_THREADS threads; here if none can be created. */
 void clt_s3_pool_run(clt_s3_job *job);
-/* A buffer. Waits while all buffers have more than 32 MiB + CLT_S3_THREADS parts, as long as *pending > 0:
- * jobs of the caller are in progress and will give buffers back. So a file always has one. NULL: no memory.
+/* A buffer. Waits while all buffers have more than CLT_S3_THREADS + 1 parts of 16 MiB, as long as *pending >
+ * 0: jobs of the caller are in progress and will give buffers back. So a file always has one. NULL: no
+ * memory.
  */
 void *clt_s3_pool_take(size_t bytes, const atomic_int *pending);
 void clt_s3_pool_give(void *buffer, size_t bytes);

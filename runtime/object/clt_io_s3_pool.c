@@ -5,7 +5,8 @@
 #include "runtime/object/clt_io_s3_internal.h"
 
 enum { MAX_SPARE = 4 };
-static const size_t max_bytes = (32u << 20) + (size_t)CLT_S3_THREADS * CLT_S3_PART_BYTES;
+/* A part for each thread, and the one that is being filled. */
+static const size_t max_bytes = (size_t)(CLT_S3_THREADS + 1) * CLT_S3_PART_BYTES;
 
 static struct {
     pthread_mutex_t lock;
@@ -105,6 +106,8 @@ void *clt_s3_pool_take(size_t bytes, const atomic_int *pending) {
     while (pool.used + bytes > max_bytes && *pending > 0) pthread_cond_wait(&pool.space, &pool.lock);
     pool.used += bytes;
     if (bytes == CLT_S3_PART_BYTES && pool.spares) buffer = pool.spare[--pool.spares];
+    if (!buffer) /* spare buffers count, too: a larger part takes their place */
+        while (pool.spares) clt_free(pool.spare[--pool.spares]);
     pthread_mutex_unlock(&pool.lock);
     if (buffer || (buffer = clt_try_malloc(bytes))) return buffer;
     clt_s3_pool_give(NULL, bytes);

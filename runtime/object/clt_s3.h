@@ -90,5 +90,8 @@ int clt_s3_upload_complete(clt_s3 *s, const char *bucket, const char *key, const
                            const char *const *etags, size_t n, clt_s3_condition condition, char etag[256]);
 int clt_s3_upload_abort(clt_s3 *s, const char *bucket, const char *key, const char *upload_id);
 int clt_s3_uploads(clt_s3 *s, const char *bucket, const char *prefix, clt_s3_listing *out);
+/* The bytes of the parts that an upload has. */
+int clt_s3_upload_bytes(clt_s3 *s, const char *bucket, const char *key, const char *upload_id,
+                        uint64_t *bytes);
 
 #endif

@@ -150,3 +150,30 @@ int clt_s3_uploads(clt_s3 *s, const char *bucket, const char *prefix, clt_s3_lis
     while (!e && out->truncated);
     return e;
 }
+
+int clt_s3_upload_bytes(clt_s3 *s, const char *bucket, const char *key, const char *upload_id,
+                        uint64_t *bytes) {
+    clt_s3_part_sum sum = {.more = true};
+    int e = 0;
+    while (sum.more && !e) {
+        char marker[24];
+        const int64_t before = sum.last;
+        snprintf(marker, sizeof marker, "%lld", (long long)before);
+        clt_s3_call c = {.verb = "list the parts of",
+                         .right = "s3:ListMultipartUploadParts",
+                         .method = "GET",
+                         .bucket = bucket,
+                         .key = key};
+        clt_s3_call_query(&c, "uploadId", upload_id);
+        if (before) clt_s3_call_query(&c, "part-number-marker", marker);
+        e = clt_s3_call_run(s, &c);
+        const char *text = c.response.text ? c.response.text : "";
+        if (!e &&
+            (clt_s3_xml_part_sum(text, c.response.text_bytes, &sum) || (sum.more && sum.last <= before)))
+            e = clt_s3_fail(EIO, "cannot list the parts of s3://%s/%s: GET: the list is malformed", bucket,
+                            key);
+        clt_s3_call_free(&c);
+    }
+    if (!e) *bytes = sum.bytes;
+    return e;
+}

@@ -294,6 +294,34 @@ int clt_s3_xml_complete(const char *text, size_t bytes, char **etag, clt_s3_erro
     return read_value(text, bytes, "CompleteMultipartUploadResult", "ETag", etag);
 }
 
+static void open_parts(reader *r, const char *name) {
+    if (r->depth == 1 && strcmp(name, "ListPartsResult") != 0) fail(r, EBADMSG);
+}
+
+static void take_part(reader *r, const char *parent, const char *name, char *text) {
+    clt_s3_part_sum *sum = r->to;
+    uint64_t v;
+    if (r->depth == 2 && !strcmp(parent, "Part") && !strcmp(name, "Size")) {
+        if (!bytes_of(text, &v) || v > INT64_MAX - sum->bytes)
+            fail(r, EBADMSG);
+        else
+            sum->bytes += v;
+    }
+    if (r->depth != 1) return;
+    if (!strcmp(name, "IsTruncated")) sum->more = !strcmp(text, "true");
+    if (strcmp(name, "NextPartNumberMarker") != 0 || !*text) return;
+    if (bytes_of(text, &v) && v <= INT64_MAX)
+        sum->last = (int64_t)v;
+    else
+        fail(r, EBADMSG);
+}
+
+int clt_s3_xml_part_sum(const char *text, size_t bytes, clt_s3_part_sum *sum) {
+    reader r = {.to = sum, .take = take_part, .open = open_parts};
+    sum->more = false;
+    return read_xml(&r, text, bytes);
+}
+
 static void add_escaped(clt_str *out, const char *text) {
     for (const char *s = text; *s; s++) switch (*s) {
         case '&':

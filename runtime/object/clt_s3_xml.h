@@ -38,6 +38,13 @@ bool clt_s3_xml_error(const char *text, size_t bytes, clt_s3_error *out);
  * <ListMultipartUploadsResult>. Adds to `out`, which begins as zeros; clt_s3_listing_free in any case. */
 int clt_s3_xml_listing(const char *text, size_t bytes, clt_s3_listing *out);
 void clt_s3_listing_free(clt_s3_listing *l);
+/* <ListPartsResult>: adds the sizes of its parts to sum->bytes. EBADMSG also if they exceed 63 bits. */
+typedef struct {
+    uint64_t bytes;
+    int64_t last; /* the part's number after which the next page begins */
+    bool more;    /* there is one */
+} clt_s3_part_sum;
+int clt_s3_xml_part_sum(const char *text, size_t bytes, clt_s3_part_sum *sum);
 /* <InitiateMultipartUploadResult>: *upload_id, to be freed. */
 int clt_s3_xml_upload(const char *text, size_t bytes, char **upload_id);
 /* <CompleteMultipartUploadResult>: *etag, to be freed; EIO if it holds an <Error>, which comes with status

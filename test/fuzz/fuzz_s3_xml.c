@@ -33,6 +33,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (clt_s3_xml_upload(text, size, &value) == 0) must(*value);
     clt_free(value);
     value = NULL;
+    clt_s3_part_sum sum = {0};
+    if (clt_s3_xml_part_sum(text, size, &sum) == 0) must(sum.bytes <= INT64_MAX && sum.last >= 0);
     if (clt_s3_xml_complete(text, size, &value, &e) == 0) must(*value);
     clt_free(value);
     return 0;

@@ -210,7 +210,7 @@ static void test_not_published(void **state) {
         expect_text(path, "kept");
     }
     clt_error_quiet(false);
-    assert_int_equal(clt_io_clean(root, -1, &n), CLT_OK);
+    assert_int_equal(clt_io_clean(root, -1, false, NULL, NULL, &n), CLT_OK);
     assert_int_equal(n, 0);
     free(p);
     clt_free(path);
@@ -353,24 +353,35 @@ static void test_expired_lock(void **state) {
     clt_free(path);
 }
 
+static void found_upload(void *ctx, const clt_io_unfinished *u) {
+    assert_string_equal(u->name, "a+b%41 c");
+    assert_true(u->age < 600 && u->began > 1e9);
+    *(uint64_t *)ctx = u->bytes;
+}
+
 /* What a writer that was killed leaves. */
 static void test_clean(void **state) {
     (void)state;
     char *path = at("killed/a+b%41 c"), *dir = at("killed"); /* a name that changes when it is decoded */
     unsigned char *p = noise(20 << 20, 5);
+    uint64_t bytes = 0;
     int n;
     clt_file *f;
     assert_int_equal(clt_file_open(path, CLT_IO_CREATE, &f), CLT_OK);
     assert_int_equal(clt_file_pwrite(f, p, 20 << 20, 0), CLT_OK);
     for (int i = 0; i < 100; i++) {
-        assert_int_equal(clt_io_clean(dir, 3600, &n), CLT_OK);
+        assert_int_equal(clt_io_clean(dir, 3600, false, NULL, NULL, &n), CLT_OK);
         assert_int_equal(n, 0);
-        assert_int_equal(clt_io_clean(dir, -60, &n), CLT_OK);
-        if (n) break;
+        assert_int_equal(clt_io_clean(dir, -60, true, found_upload, &bytes, &n), CLT_OK);
+        if (n && bytes) break;
         clt_sleep(0.05);
     }
+    assert_int_equal(bytes, 16 << 20);
+    bytes = 0;
+    assert_int_equal(clt_io_clean(dir, -60, false, found_upload, &bytes, &n), CLT_OK);
     assert_int_equal(n, 1);
-    assert_int_equal(clt_io_clean(dir, -60, &n), CLT_OK);
+    assert_int_equal(bytes, 16 << 20);
+    assert_int_equal(clt_io_clean(dir, -60, false, NULL, NULL, &n), CLT_OK);
     assert_int_equal(n, 0);
     clt_error_quiet(true);
     assert_int_equal(clt_file_close(f), CLT_IO);

@@ -337,7 +337,7 @@ int main(int argc, char **argv) {
     const double begun = clt_now();
     run(n, counts);
     test.operation = "clean", test.file = NULL;
-    expect(clt_io_clean(test.root, -1e6, &cleaned) == CLT_OK, "failed");
+    expect(clt_io_clean(test.root, -1e6, false, NULL, NULL, &cleaned) == CLT_OK, "failed");
     clt_error_quiet(false);
     expect(write_model(argv[4]), "cannot write the model");
     print_totals(n, counts, clt_now() - begun);

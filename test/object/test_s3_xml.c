@@ -86,6 +86,36 @@ static void uploads(void **state) {
     clt_free(parts);
 }
 
+static void part_sizes(void **state) {
+    (void)state;
+    static const char page[] =
+        HEAD "<ListPartsResult" NAMESPACE "><Key>k</Key><NextPartNumberMarker>2</NextPartNumberMarker>"
+             "<IsTruncated>%s</IsTruncated><Part><PartNumber>1</PartNumber><Size>%s</Size></Part>"
+             "<Part><PartNumber>2</PartNumber><Size>7</Size></Part><Size>1000</Size></ListPartsResult>";
+    static const struct {
+        const char *more, *size;
+        uint64_t sum; /* 0: an error */
+    } cases[] = {{"true", "5242880", 5242887},
+                 {"false", "0", 7},
+                 {"false", "9223372036854775807", 0},
+                 {"false", "-1", 0},
+                 {"false", "", 0}};
+    for (size_t i = 0; i < CLT_COUNT_OF(cases); i++) {
+        char *text = clt_format(page, cases[i].more, cases[i].size);
+        clt_s3_part_sum sum = {0};
+        assert_int_equal(clt_s3_xml_part_sum(text, strlen(text), &sum), cases[i].sum ? 0 : EBADMSG);
+        if (cases[i].sum) {
+            assert_int_equal(sum.bytes, cases[i].sum);
+            assert_int_equal(sum.last, 2);
+            assert_int_equal(sum.more, !strcmp(cases[i].more, "true"));
+        }
+        clt_free(text);
+    }
+    clt_s3_part_sum sum = {0};
+    static const char other[] = HEAD "<ListBucketResult" NAMESPACE "></ListBucketResult>";
+    assert_int_equal(clt_s3_xml_part_sum(other, strlen(other), &sum), EBADMSG);
+}
+
 static void errors(void **state) {
     (void)state;
     static const char text[] =
@@ -354,6 +384,7 @@ int main(int argc, char **argv) {
     tu_init(argc, argv);
     static const struct CMUnitTest tests[] = {cmocka_unit_test(listings),
                                               cmocka_unit_test(uploads),
+                                              cmocka_unit_test(part_sizes),
                                               cmocka_unit_test(errors),
                                               cmocka_unit_test(hostile),
                                               cmocka_unit_test(listings_of_stores),

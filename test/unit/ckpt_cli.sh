@@ -136,5 +136,38 @@ expect 0 '28 tensors' export "$run" "$tmp/hf16" --dtype bf16
 expect 0 'within the tolerance' diff "$tmp/hf16" "$hf" --tolerance 0.004
 expect 2 'f32, bf16 or f16' export "$run" "$tmp/hf8" --dtype fp8
 
+# prune: what a killed save left, then old checkpoints; not while a run holds the lock
+runs=$tmp/pruned
+expect 0 '28 tensors' import "$hf" "$runs/ba1"
+left=$runs/ba2.tmp.0123456789abcdef
+mkdir "$left" "$runs/ba3.tmp.mine" "$runs/ba0.superseded.0123456789abcdef"
+head -c 2048 /dev/zero >"$left/data.00000.bin"
+expect 0 "would remove $left (temporary folder, 2.00 KiB)" prune "$runs" --dry-run
+[ -d "$left" ] || { echo "FAIL: a dry run removed something"; failed=1; }
+echo 'host elsewhere, process 1' >"$runs/run.lock"
+(exec 9>>"$runs/run.lock" && flock 9 && exec sleep 60) &
+holder=$!
+until ! flock -n "$runs/run.lock" true; do sleep 0.01; done
+export CLTRAIN_LOCK_WAIT=0
+expect 74 "$runs/run.lock: host elsewhere, process 1)" prune "$runs"
+expect 74 "$runs/run.lock: host elsewhere, process 1)" import "$hf" "$runs/ba2"
+unset CLTRAIN_LOCK_WAIT
+kill $holder
+wait $holder 2>/dev/null
+[ -d "$left" ] || { echo "FAIL: prune did not heed the lock"; failed=1; }
+expect 0 '1 removed, 2.00 KiB freed' prune "$runs"
+[ "$(ls "$runs")" = "$(printf '%s\n' ba0.superseded.0123456789abcdef ba1 ba3.tmp.mine run.lock)" ] ||
+    { echo "FAIL: prune left:"; ls "$runs"; failed=1; }
+expect 0 '28 tensors' import "$hf" "$runs/ba2"
+expect 0 'would remove' prune "$runs" --keep 1 --dry-run
+expect 0 '0 removed, 0 B freed' prune "$runs" --keep 2
+expect 0 '(checkpoint, ' prune "$runs" --keep 1
+expect 0 'ok ' verify "$runs"
+expect 65 'name the folder that holds it' prune "$(find "$runs" -name 'ba[12]')"
+expect 74 'does not exist' prune "$tmp/nothing"
+[ ! -e "$tmp/nothing" ] || { echo "FAIL: prune made a folder"; failed=1; }
+expect 2 'must be at least 1' prune "$runs" --keep 0
+expect 2 'is no time' prune "$runs" --uploads-older-than soon
+
 [ $failed = 0 ] && echo "all as expected"
 exit $failed

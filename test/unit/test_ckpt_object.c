@@ -2,6 +2,7 @@
  * or the end of the process at any operation, after the lock was lost, and after two runs met. */
 #include <errno.h>
 #include <limits.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -313,19 +314,171 @@ static void race(int64_t batch, bool overwrite) {
     assert_int_equal(clt_ckpt_save_begin(a, "ba5", &n), CLT_OK);
     assert_int_equal(clt_ckpt_save_begin(b, "ba5", &n), CLT_OK);
     assert_int_equal(clt_ckpt_save_finish(b), CLT_OK);
+    clt_ckpt_writer_destroy(b); /* waits for what follows its commit */
     clt_error_quiet(true);
     expect(clt_ckpt_save_finish(a), CLT_IO, "another run");
     clt_error_quiet(false);
     assert_int_equal(cu_check(RUN "/ba5", &two), CLT_OK);
     assert_int_equal(count(RUN "/ba5", "data."), 1);
     clt_ckpt_writer_destroy(a);
-    clt_ckpt_writer_destroy(b);
 }
 
 static void test_two_writers(void **state) {
     (void)state;
     race(5, false);
     race(6, true);
+}
+
+/* --- what follows a commit --- */
+
+static pthread_t unlinked_by;
+static int note_unlink(clt_io_component *c, const char *path) {
+    unlinked_by = pthread_self();
+    clt_sleep(0.05);
+    return real->unlink(c, path);
+}
+
+/* Old checkpoints are removed while training continues; the next save and the end wait for it. */
+static void test_tidies_behind(void **state) {
+    (void)state;
+    clt_io_component *c = mem_component(fs);
+    clt_ckpt_writer *w = writer(&one, FIRST, false);
+    real = c->ops;
+    clt_io_ops slow = *real;
+    slow.unlink = note_unlink;
+    c->ops = &slow;
+    unlinked_by = pthread_self();
+    for (int i = 1; i <= 4; i++) {
+        char *name = clt_format("ba%d", i);
+        clt_checkpoint_state n = cu_numbers(i);
+        assert_int_equal(clt_ckpt_save_begin(w, name, &n), CLT_OK);
+        assert_int_equal(clt_ckpt_save_finish(w), CLT_OK);
+        clt_free(name);
+    }
+    clt_ckpt_writer_destroy(w);
+    c->ops = real;
+    assert_false(pthread_equal(unlinked_by, pthread_self()));
+    assert_int_equal(all_verify(), 2);
+    assert_int_equal(count(RUN "/ba1", "") + count(RUN "/ba2", ""), 0);
+    expect_resolved(RUN "/latest", RUN "/ba4");
+}
+
+/* --- prune --- */
+
+typedef struct {
+    clt_str paths;
+    uint64_t bytes;
+} waste;
+
+static void add_waste(void *ctx, const clt_ckpt_waste *w) {
+    waste *all = ctx;
+    clt_str_addf(&all->paths, "%s%s", all->paths.len ? " " : "", w->path + strlen(RUN "/"));
+    all->bytes += w->bytes;
+}
+
+static void put(const char *path, const char *text) {
+    assert_int_equal(clt_io_write_atomic(path, text, strlen(text)), CLT_OK);
+}
+
+/* Prunes; what was removed, or would be, has these paths and so many bytes. */
+static void prune(int64_t keep, bool dry_run, const char *paths, uint64_t bytes) {
+    waste all = {{0}, 0};
+    clt_ckpt_prune_params p = clt_ckpt_prune_params_default();
+    p.keep = keep;
+    p.dry_run = dry_run;
+    p.each = add_waste;
+    p.ctx = &all;
+    assert_int_equal(clt_ckpt_prune(RUN, &p), CLT_OK);
+    assert_string_equal(all.paths.s ? all.paths.s : "", paths);
+    if (bytes) assert_int_equal(all.bytes, bytes);
+    clt_str_free(&all.paths);
+}
+
+#define KILLED "ba2/data." SECOND ".7.00000.bin"
+#define ALONE "ba9/data." SECOND ".8.00003.bin"
+
+static void test_prune(void **state) {
+    (void)state;
+    save(&one, FIRST, "ba1", 1);
+    save(&one, FIRST, "ba2", 2);
+    prune(-1, false, "", 0);
+    put(RUN "/" KILLED, "12345");
+    put(RUN "/" ALONE, "678");
+    put(RUN "/ba9/data.00000.bin", "not ours");
+    put(RUN "/set/data.parquet", "not ours");
+    put(RUN "/notes.txt", "not ours");
+    prune(-1, true, KILLED " " ALONE, 8);
+    mem_state *before = mem_save(fs);
+    prune(-1, false, KILLED " " ALONE, 8);
+    prune(-1, false, "", 0);
+    assert_int_equal(count(RUN "/ba9", "data."), 1);
+    assert_int_equal(count(RUN "/set", "data."), 1);
+    assert_int_equal(all_verify(), 2);
+
+    /* What cannot be removed is an error, and the first one. */
+    mem_restore(fs, before);
+    clt_io_fault_arm(probe, &(clt_io_fault){.op = CLT_IO_UNLINK, .first = 1, .last = 1, .error = EACCES});
+    clt_ckpt_prune_params p = clt_ckpt_prune_params_default();
+    clt_error_quiet(true);
+    expect(clt_ckpt_prune(RUN, &p), CLT_IO, KILLED);
+    clt_error_quiet(false);
+    clt_io_fault_arm(probe, NULL);
+    assert_int_equal(count(RUN "/ba2", "data."), 2);
+    mem_free(before);
+}
+
+static void test_prune_keep(void **state) {
+    (void)state;
+    clt_ckpt_writer *w;
+    clt_ckpt_writer_params p = cu_params(&one, RUN);
+    clt_ckpt_info *list;
+    int n;
+    p.run_id = FIRST;
+    assert_int_equal(clt_ckpt_writer_create(&p, &w), CLT_OK);
+    for (int i = 1; i <= 4; i++) {
+        char *name = clt_format("ba%d", i);
+        assert_int_equal(save_with(w, name, i), CLT_OK);
+        clt_free(name);
+    }
+    clt_ckpt_writer_destroy(w);
+    assert_int_equal(clt_ckpt_supersede(NULL, RUN, 3, SECOND), CLT_OK); /* ba4: its data stay */
+    size_t bytes;
+    mem_file(fs, RUN "/ba3/manifest.json", &bytes)[50] ^= 1; /* ba3 is not valid, and its data stay */
+    put(RUN "/ba3/data." SECOND ".1.00000.bin", "may be named by the manifest");
+    put(RUN "/ba4/data." SECOND ".1.00000.bin", "killed");
+    prune(1, true, "ba4/data." SECOND ".1.00000.bin ba1", 0);
+    prune(1, false, "ba4/data." SECOND ".1.00000.bin ba1", 0);
+    assert_int_equal(count(RUN "/ba1", ""), 0);
+    assert_int_equal(count(RUN "/ba2", ""), 2);
+    assert_int_equal(count(RUN "/ba3", ""), 3);
+    assert_int_equal(count(RUN "/ba4", ""), 1);
+    assert_int_equal(clt_ckpt_scan(RUN, &list, &n), CLT_OK);
+    assert_int_equal(n, 2);
+    assert_true(list[0].valid && !strcmp(list[0].name, "ba2"));
+    clt_ckpt_scan_free(list, n);
+    assert_int_equal(cu_check(RUN "/ba2", &one), CLT_OK);
+}
+
+static void test_prune_refused(void **state) {
+    (void)state;
+    clt_run_lock *lock;
+    clt_ckpt_prune_params p = clt_ckpt_prune_params_default();
+    clt_error_quiet(true);
+    expect(clt_ckpt_prune(RUN, &p), CLT_IO, "does not exist");
+    assert_int_equal(count(RUN, ""), 0); /* nor was it created */
+    save(&one, FIRST, "ba1", 1);
+    put(RUN "/" ALONE, "678");
+    expect(clt_ckpt_prune(RUN "/ba1", &p), CLT_BAD_DATA, "name the folder that holds it");
+    assert_int_equal(setenv("CLTRAIN_LOCK_WAIT", "0", 1), 0);
+    assert_int_equal(clt_run_lock_take(NULL, RUN, &lock), CLT_OK);
+    expect(clt_ckpt_prune(RUN, &p), CLT_IO, ", process ");
+    assert_int_equal(count(RUN "/ba9", ""), 1);
+    prune(-1, true, ALONE, 3);
+    clt_run_lock_release(lock);
+    unsetenv("CLTRAIN_LOCK_WAIT");
+    p.keep = 0;
+    expect(clt_ckpt_prune(RUN, &p), CLT_BAD_CONFIG, "at least one");
+    clt_error_quiet(false);
 }
 
 int main(void) {
@@ -340,6 +493,10 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_device_fails, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_lock_lost, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_two_writers, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_tidies_behind, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_prune, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_prune_keep, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_prune_refused, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -78,6 +78,7 @@ void ckpt_weights_close(ckpt_weights *w) {
 static clt_status write_checkpoint(ckpt_weights *w, const char *out, bool overwrite) {
     char *folder = clt_path_dir(out), id[CLT_RUN_ID_BYTES];
     clt_ckpt_writer *writer = NULL;
+    clt_run_lock *lock = NULL;
     clt_ckpt_writer_params p = clt_ckpt_writer_params_default();
     clt_checkpoint_state state = clt_checkpoint_state_default();
     state.model = w->model;
@@ -90,9 +91,13 @@ static clt_status write_checkpoint(ckpt_weights *w, const char *out, bool overwr
     p.part_count = 1;
     p.overwrite = overwrite;
     p.single = true;
+    /* A run that starts here would take the data for those of a killed save. */
+    if (st == CLT_OK) st = clt_run_lock_take(NULL, folder, &lock);
+    p.lock = lock;
     if (st == CLT_OK) st = clt_ckpt_writer_create(&p, &writer);
     if (st == CLT_OK) st = clt_ckpt_save(writer, clt_path_base(out), &state);
     clt_ckpt_writer_destroy(writer);
+    clt_run_lock_release(lock);
     clt_free(folder);
     return st;
 }

@@ -13,6 +13,7 @@ int ckpt_hash(int argc, char **argv);
 int ckpt_diff(int argc, char **argv);
 int ckpt_import(int argc, char **argv);
 int ckpt_export(int argc, char **argv);
+int ckpt_prune(int argc, char **argv);
 
 /* Parses the options; requires exactly `n` positional arguments, or at least -n when n is negative. Returns
  * -1, or the exit code with which the command ends. */

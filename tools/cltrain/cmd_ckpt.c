@@ -1,4 +1,4 @@
-/* cltrain ckpt: lists, shows, verifies, compares and converts checkpoints and weight files. */
+/* cltrain ckpt: lists, shows, verifies, compares, converts and prunes checkpoints and weight files. */
 #include <string.h>
 
 #include "tools/cltrain/ckpt_tool.h"
@@ -15,6 +15,7 @@ static const struct {
     {"diff", "compare two sets of weights, tensor by tensor", ckpt_diff},
     {"import", "convert a Hugging Face folder to a checkpoint", ckpt_import},
     {"export", "convert a checkpoint to a Hugging Face folder", ckpt_export},
+    {"prune", "remove what killed saves left, and old checkpoints", ckpt_prune},
 };
 
 static void help(FILE *out) {
@@ -24,9 +25,10 @@ static void help(FILE *out) {
           "  cltrain ckpt verify runs/my-run\n"
           "  cltrain ckpt diff runs/a/ep0-ba100 runs/b/ep0-ba100\n"
           "  cltrain ckpt import mpt-7b/ start/ep0-ba0\n"
+          "  cltrain ckpt prune s3://my-bucket/runs/a --keep 3\n"
           "\n"
           "Usage: cltrain ckpt COMMAND [arguments]\n"
-          "Lists, shows, verifies, compares and converts checkpoints and weight files.\n"
+          "Lists, shows, verifies, compares, converts and prunes checkpoints and weight files.\n"
           "\n"
           "Commands (details: cltrain ckpt COMMAND --help)\n",
           out);
