@@ -35,9 +35,9 @@ on() {
     local host=$1 ranks=$2 device=$3
     shift 3
     cd "$tmp/$host/work" || exit 1
-    local run=(on_ranks "$ranks")
-    [ "$ranks" != 1 ] || run=("$cltrain") # one process, which can be killed
-    HOME=$tmp/$host/home TMPDIR=$tmp/$host "${run[@]}" train --device "$device" run.yaml max_duration=16ba \
+    local program=(on_ranks "$ranks")
+    [ "$ranks" != 1 ] || program=("$cltrain") # one process, which can be killed
+    HOME=$tmp/$host/home TMPDIR=$tmp/$host "${program[@]}" train --device "$device" run.yaml max_duration=16ba \
         scheduler.t_max=20ba log_config=false "$@" >"$log" 2>&1
 }
 hash_of() { "$cltrain" ckpt hash "$1" 2>>"$log"; }

@@ -10,8 +10,8 @@ cd "$tmp" || exit 1
 # train FOLDER MIRROR ARGUMENT...: 8 batches, a checkpoint after each second one, of which two are kept, on $ranks ranks
 ranks=1
 train() {
-    local run=(on_ranks $ranks)
-    [ $ranks != 1 ] || run=("$cltrain") # one process, which can be killed
+    local run=(on_ranks "$ranks")
+    [ "$ranks" != 1 ] || run=("$cltrain") # one process, which can be killed
     "${run[@]}" train --device pocl train.yaml load_path=hf run_name=m save_folder="$1" cltrain.mirror="$2" \
         save_interval=2ba save_num_checkpoints_to_keep=2 save_latest_filename=newest max_duration=8ba log_config=false \
         "${@:3}" >"$log" 2>&1
