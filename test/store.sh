@@ -4,8 +4,8 @@
 # starts it on loopback with keys made for this run, makes the bucket $TEST_BUCKET, and exports the variables that the AWS
 # tools and cltrain read. It ends with the script. Without the server the script ends as skipped.
 # Set before it for a store on another "host" of hosts.sh: $store_address, and commands in front of the server and of its
-# first client: $store_in, $store_client.
-store_address=127.0.0.1 store_in=() store_client=()
+# first client: $store_in, $store_client. $store_volumes: how many times 256 MiB it may store; what is deleted counts.
+store_address=127.0.0.1 store_in=() store_client=() store_volumes=50
 
 store_python=$BUILD/object/bin/python
 store_dir=$tmp/store
@@ -50,7 +50,7 @@ EOF
 store_run() {
     "${store_in[@]}" "$BUILD/object/bin/weed" server -dir="$store_dir/data" -s3 -ip="$store_address" -ip.bind="$store_address" -master.telemetry=false \
         -s3.port.iceberg=0 -s3.port.lance=0 -s3.config="$store_dir/s3.json" -s3.port="${ports[0]}" \
-        -master.electionTimeout=1s -master.port="${ports[1]}" -volume.port="${ports[2]}" -filer.port="${ports[3]}" -volume.max=50 \
+        -master.electionTimeout=1s -master.port="${ports[1]}" -volume.port="${ports[2]}" -filer.port="${ports[3]}" -volume.max="$store_volumes" \
         -master.volumeSizeLimitMB=256 >"$store_dir/log" 2>&1 &
     store_pid=$!
 }

@@ -306,6 +306,7 @@ tables() {
     ! wants memory || echo "Peak memory: data fetch ${fetch_s3:--} MiB from the store, ${fetch_file:--} MiB from a folder; a run that saves once ${save_s3:--} MiB into the store, ${save_file:--} MiB into a folder."
 }
 
+store_volumes=200
 store_start
 rclone_settings
 for part in download upload stall memory; do wants $part && $part; done
