@@ -58,7 +58,7 @@ static void work_on(clt_fetch *f, fetch_item *it, char *buffer) {
 
 static void *fetch_thread(void *arg) {
     clt_fetch *f = arg;
-    char *buffer = f->buffers + (size_t)atomic_fetch_add(&f->started, 1) * FETCH_PIECE;
+    char *buffer = f->buffers + (size_t)atomic_fetch_add(&f->started, 1) * f->p.piece;
     clt_error_quiet(true); /* clt_fetch_need reports */
     clt_io_heed_flag(&f->stop);
     pthread_mutex_lock(&f->lock);
@@ -77,14 +77,16 @@ static void *fetch_thread(void *arg) {
 clt_status clt_fetch_create(const clt_fetch_params *p, clt_fetch **out) {
     clt_fetch *f = clt_calloc(1, sizeof *f);
     f->p = *p;
+    if (!f->p.piece) f->p.piece = FETCH_PIECE;
     const int n = p->threads > 0 ? CLT_MIN(p->threads, MAX_THREADS) : THREADS;
     pthread_mutex_init(&f->lock, NULL);
     pthread_cond_init(&f->changed, NULL);
     f->threads = clt_calloc((size_t)n, sizeof *f->threads);
-    f->buffers = clt_try_malloc((size_t)n * FETCH_PIECE);
+    f->buffers = clt_try_malloc((size_t)n * f->p.piece);
     if (!f->buffers) {
+        const uint64_t bytes = (uint64_t)n * f->p.piece;
         clt_fetch_close(f);
-        return clt_no_memory("the buffers of downloads", (uint64_t)n * FETCH_PIECE);
+        return clt_no_memory("the buffers of downloads", bytes);
     }
     for (; f->n_threads < n; f->n_threads++) {
         const int e = clt_thread_start(&f->threads[f->n_threads], fetch_thread, f);

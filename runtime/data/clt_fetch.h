@@ -28,6 +28,8 @@ enum { CLT_FETCH_TIMEOUT = 60, CLT_FETCH_RETRIES = 2 }; /* defaults of Streaming
 typedef struct {
     uint64_t cache_limit; /* bytes of all shards in the local folders together; 0: no limit */
     int threads;          /* downloads at a time; 0: 4 */
+    size_t piece; /* bytes of a read, a multiple of 1 MiB, of which each thread has a buffer; 0: 8 MiB.
+                   * Large ones cost a store less, and what was cut off goes on after a whole one */
 } clt_fetch_params;
 
 /* One data set; everything is copied. */

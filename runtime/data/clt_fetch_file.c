@@ -136,9 +136,9 @@ static clt_status copy(clt_fetch *f, download *d, const transfer *t, uint64_t at
 }
 
 /* What earlier attempts have brought. */
-static clt_status hash_part(const transfer *t, uint64_t bytes, char *buffer) {
+static clt_status hash_part(const transfer *t, uint64_t bytes, char *buffer, size_t size) {
     for (uint64_t at = 0; t->hash && at < bytes;) {
-        const size_t n = (size_t)CLT_MIN(bytes - at, (uint64_t)FETCH_PIECE);
+        const size_t n = (size_t)CLT_MIN(bytes - at, (uint64_t)size);
         CLT_TRY(clt_file_pread(t->part, buffer, n, at));
         clt_digest_add(t->hash, buffer, n);
         at += n;
@@ -162,12 +162,12 @@ static clt_status check_version(const download *d) {
     return clt_error(CLT_IO, "%s changed while it was read", d->from);
 }
 
-static clt_status open_transfer(download *d, uint64_t at, transfer *t) {
+static clt_status open_transfer(download *d, bool pieces, uint64_t at, transfer *t) {
     const clt_io_mode mode = at ? CLT_IO_UPDATE : CLT_IO_CREATE;
     CLT_TRY(judge(d, clt_file_open(d->from, CLT_IO_READ, &t->from)));
     CLT_TRY(check_size(d, t->from));
     CLT_TRY(clt_file_open(d->part, mode, &t->part));
-    if (d->it->get.bytes > FETCH_PIECE) CLT_TRY(clt_file_open(d->journal, mode, &t->journal));
+    if (pieces) CLT_TRY(clt_file_open(d->journal, mode, &t->journal));
     return d->it->get.algo < 0 ? CLT_OK : clt_digest_begin(d->it->get.algo, &t->hash);
 }
 
@@ -176,14 +176,14 @@ static clt_status attempt(clt_fetch *f, download *d, char *buffer) {
     transfer t = {0};
     char hex[CLT_DIGEST_MAX_HEX] = "";
     uint64_t at = 0;
-    const bool pieces = d->it->get.bytes > FETCH_PIECE;
+    const bool pieces = d->it->get.bytes > d->piece;
     clt_free(d->head);
     d->head = NULL;
     d->passes = d->hopeless = false;
     if (pieces) CLT_TRY(read_version(d));
     if (pieces) at = resume_at(d);
-    clt_status st = open_transfer(d, at, &t);
-    if (st == CLT_OK) st = hash_part(&t, at, buffer);
+    clt_status st = open_transfer(d, pieces, at, &t);
+    if (st == CLT_OK) st = hash_part(&t, at, buffer, f->p.piece);
     if (st == CLT_OK) st = copy(f, d, &t, at, buffer);
     if (t.hash) clt_digest_end(t.hash, hex);
     const clt_status closed = clt_file_close(t.part);
@@ -202,7 +202,7 @@ static clt_status attempt(clt_fetch *f, download *d, char *buffer) {
 /* All attempts, each with a deadline of its own. */
 static clt_status get(clt_fetch *f, download *d, char *buffer) {
     clt_status st = CLT_OK;
-    d->piece = FETCH_PIECE;
+    d->piece = f->p.piece;
     for (int i = 0; i <= d->it->set->retries; i++) {
         const double before = clt_io_set_deadline(clt_now() + d->it->set->timeout);
         st = attempt(f, d, buffer);

@@ -9,7 +9,7 @@
 
 /* Bytes of one read from the remote, and of one when the line is too slow for a whole one in the time of an
  * attempt: what has come is kept by reads. The journal counts in units of the latter. */
-enum { FETCH_PIECE = 8 << 20, FETCH_SMALL = 1 << 20 };
+enum { FETCH_PIECE = 8 << 20 /* by default */, FETCH_SMALL = 1 << 20 };
 
 typedef struct {
     char *remote, *local;
@@ -56,7 +56,7 @@ struct clt_fetch {
     pthread_cond_t changed;
     pthread_t *threads;
     int n_threads;
-    char *buffers; /* FETCH_PIECE bytes of each thread */
+    char *buffers; /* p.piece bytes of each thread */
     atomic_int started;
     atomic_bool stop;
     _Atomic uint64_t received;
@@ -71,7 +71,7 @@ clt_status fetch_require_cache(const char *local);
 /* Whether the folder has the file, with its whole size. */
 bool fetch_has_file(const char *dir, const mds_file *m);
 
-/* Downloads the item's file, with `buffer` of FETCH_PIECE bytes. *later: another process does, or there is no
+/* Downloads the item's file, with `buffer` of p.piece bytes. *later: another process does, or there is no
  * room in the cache now; ask again. `needed`: somebody waits for it. */
 clt_status fetch_bring(clt_fetch *f, fetch_item *it, bool needed, char *buffer, bool *later);
 /* The file's path in the local folder, and whether it is there, with its whole size. */

@@ -364,10 +364,10 @@ static void test_first_batch(void **state) {
 }
 
 /* Brings the set "large", one shard of three pieces, to "cut" and tells how much came. */
-static clt_status bring_large(double timeout, int retries, uint64_t *received) {
+static clt_status bring_large_by(size_t piece, double timeout, int retries, uint64_t *received) {
     clt_mds *m;
     clt_fetch *f;
-    assert_int_equal(clt_fetch_create(&(clt_fetch_params){.threads = 1}, &f), CLT_OK);
+    assert_int_equal(clt_fetch_create(&(clt_fetch_params){.threads = 1, .piece = piece}, &f), CLT_OK);
     const clt_mds_params p = {
         .fetch = f, .remote = far_place("large"), .timeout = timeout, .retries = retries};
     assert_int_equal(clt_mds_open(place("cut"), &p, &m), CLT_OK);
@@ -378,6 +378,10 @@ static clt_status bring_large(double timeout, int retries, uint64_t *received) {
     clt_fetch_close(f);
     clt_io_unregister("far");
     return st;
+}
+
+static clt_status bring_large(double timeout, int retries, uint64_t *received) {
+    return bring_large_by(0, timeout, retries, received);
 }
 
 static void run_command(const char *what, const char *from, const char *to) {
@@ -424,6 +428,10 @@ static void test_timeout(void **state) {
     far_begin(0, INT_MAX, "1");
     far.mib_seconds = 0.05; /* 8 MiB never arrive in an attempt */
     assert_int_equal(bring_large(0.2, 30, &received), CLT_OK);
+    assert_int_equal(clt_io_try_unlink(place("cut/shard.00000.mds")), 0);
+    far_begin(0, INT_MAX, "1");
+    far.mib_seconds = 0.05; /* likewise, in a single read */
+    assert_int_equal(bring_large_by(32 << 20, 0.2, 30, &received), CLT_OK);
 }
 
 /* A cache is compared with its remote: only what is the same, or whole and alone, is used. */

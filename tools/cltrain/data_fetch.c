@@ -24,11 +24,11 @@ static clt_status fetch_all(clt_fetch *f, const clt_mds *m) {
 
 /* One data set. */
 static clt_status fetch(const char *remote, const char *local, bool keep_zip) {
-    /* No training waits: more connections than beside it, and patience with a slow line. */
-    enum { THREADS = 8, TIMEOUT = 600 };
+    /* No training waits: more memory than beside it, and patience with a slow line. */
+    enum { PIECE = 32 << 20, TIMEOUT = 600 };
     clt_fetch *f;
     clt_mds *m = NULL;
-    CLT_TRY(clt_fetch_create(&(clt_fetch_params){.threads = THREADS}, &f));
+    CLT_TRY(clt_fetch_create(&(clt_fetch_params){.piece = PIECE}, &f));
     const clt_mds_params p = {
         .fetch = f, .remote = remote, .keep_zip = keep_zip, .retries = CLT_FETCH_RETRIES, .timeout = TIMEOUT};
     clt_status st = clt_mds_open(local, &p, &m);
