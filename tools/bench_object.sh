@@ -92,21 +92,24 @@ put_data() { "${store_in[@]}" "$store_python" tools/anchors/boto3_copy.py put "$
 size_of() { du -s --apparent-size -B 1M "$1" | cut -f1; }
 same_files() { diff -r -x .fetch "$1" "$2" >>"$out/log" 2>&1 || bad "$3: the files differ"; }
 
+# get SIDE ROUND MIB
+get() {
+    local to=$tmp/got.$1
+    case $1 in
+    cltrain) timed download "$@" "$cltrain" -q data fetch "s3://$TEST_BUCKET/data/train" "$to" &&
+        same_files "$tmp/data/train" "$to" "data fetch" ;;
+    rclone) ! command -v rclone >/dev/null || timed download "$@" by_rclone "store:$TEST_BUCKET/data/train" "$to" ;;
+    boto3) timed download "$@" by_boto3 get "$to" data/train ;;
+    esac
+    rm -rf "$to"
+}
 download() {
-    local i size
+    local i k size sides=(cltrain rclone boto3)
     make_data "$mib" "$shard" data
     size=$(size_of "$tmp/data/train")
     for ((i = 1; i <= rounds; i++)); do
-        rm -rf "$tmp"/got.*
         say "download, round $i"
-        timed download cltrain $i "$size" "$cltrain" -q data fetch "s3://$TEST_BUCKET/data/train" "$tmp/got.cltrain"
-        same_files "$tmp/data/train" "$tmp/got.cltrain" "data fetch"
-        rm -rf "$tmp/got.cltrain"
-        ! command -v rclone >/dev/null ||
-            timed download rclone $i "$size" by_rclone "store:$TEST_BUCKET/data/train" "$tmp/got.rclone"
-        rm -rf "$tmp/got.rclone"
-        timed download boto3 $i "$size" by_boto3 get "$tmp/got.boto3" data/train
-        rm -rf "$tmp/got.boto3"
+        for k in 0 1 2; do get "${sides[(i + k) % 3]}" $i "$size"; done # each is first in turn
     done
 }
 
@@ -155,17 +158,20 @@ empty() {
 for o in boto3.resource("s3").Bucket(os.environ["TEST_BUCKET"]).objects.filter(Prefix=sys.argv[1] + "/"): o.delete()' "$1"
 }
 
-# Time for which training waits for a save, as a part of an interval of 50 steps.
-stall() {
-    local rows=$tmp/stall/runs/it/metrics.jsonl
-    short_text
-    say "two saves while $((2 * steps)) steps train"
-    train stall "s3://$TEST_BUCKET/stall" save_interval=${steps}ba max_duration=$((2 * steps + 1))ba ||
-        { bad "the run with saves"; return; }
-    # The first save, while training goes on; the interval is that of the steps behind it.
-    stalled=$(grep '"event":"checkpoint"' "$rows" | head -n 1 | sed -n 's/.*"stall_seconds":\([0-9.]*\).*/\1/p')
-    interval=$(grep -o '"step_seconds":[0-9.]*' "$rows" | cut -d: -f2 | head -n $((2 * steps)) | tail -n "$steps" |
+# stall_in FOLDER SAVE_FOLDER METRICS: sets stalled, the seconds that training waits for a save, and interval, those of the
+# 50 steps behind it.
+stall_in() {
+    train "$1" "$2" save_interval=${steps}ba max_duration=$((2 * steps + 1))ba || { bad "the run with saves"; return; }
+    stalled=$(grep '"event":"checkpoint"' "$3" | head -n 1 | sed -n 's/.*"stall_seconds":\([0-9.]*\).*/\1/p')
+    interval=$(grep -o '"step_seconds":[0-9.]*' "$3" | cut -d: -f2 | head -n $((2 * steps)) | tail -n "$steps" |
         awk '{ t += $1 } END { print t }')
+}
+stall() {
+    short_text
+    say "saves while $((4 * steps)) steps train"
+    stall_in stallf "$tmp/stallf/ckpt" "$tmp/stallf/ckpt/metrics.jsonl"
+    stalled_file=$stalled
+    stall_in stall "s3://$TEST_BUCKET/stall" "$tmp/stall/runs/it/metrics.jsonl"
     empty stall
 }
 
@@ -301,7 +307,7 @@ tables() {
         link_row link-up "checkpoint upload"
         echo
     fi
-    ! wants stall || echo "Training waited ${stalled:--} s for a save, $(awk "BEGIN { printf \"%.2f\", 100 * ${stalled:-0} / ${interval:-1} }") % of an interval of $steps steps (${interval:--} s; goal: 1 %)."
+    ! wants stall || echo "Training waited ${stalled:--} s for a save, $(awk "BEGIN { printf \"%.2f\", 100 * ${stalled:-0} / ${interval:-1} }") % of an interval of $steps steps (${interval:--} s; goal: 1 %); ${stalled_file:--} s for one into a folder."
     ! wants first || echo "The first batch waited ${waited:--} s for data; index and two shards one after the other take ${two:--} s (goal: not more)."
     ! wants memory || echo "Peak memory: data fetch ${fetch_s3:--} MiB from the store, ${fetch_file:--} MiB from a folder; a run that saves once ${save_s3:--} MiB into the store, ${save_file:--} MiB into a folder."
 }
