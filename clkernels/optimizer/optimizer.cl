@@ -54,6 +54,20 @@ static inline VEC flush(VEC x) {
 #define COPY_BLOCK(b)                                                                                        \
     for (size_t i_ = b; HAS_COPY && i_ < b + BLOCK; i_ += LANES) PUT_COPY(VLOAD(p + i_, LANES), i_)
 
+#define GROUP_OF(b)                                                                                          \
+    (groups + groups_off + group_of_block[group_of_block_off + (b) / 64] * (size_t)GROUP_FLOATS)
+
+/* Arguments and first statements of the optimizers without a second moment. */
+#define ONE_MOMENT_ARGS                                                                                      \
+    ulong count, __global float *p, ulong p_off, __global const float *g, ulong g_off, __global float *m,    \
+        ulong m_off, __global const float *groups, ulong groups_off, __global const uchar *group_of_block,   \
+        ulong group_of_block_off, __global const float *status, ulong status_off, __global copy_elem *copy,  \
+        ulong copy_off
+#define ONE_MOMENT_BEGIN                                                                                     \
+    if (status[status_off + 2] != 1.0f) return;                                                              \
+    const float clip = status[status_off + 1];                                                               \
+    p += p_off, g += g_off, m += m_off, copy += copy_off;
+
 __kernel void adamw(ulong count, __global float *p, ulong p_off, __global const float *g, ulong g_off,
                     __global float *m, ulong m_off, __global float *v, ulong v_off,
                     __global const float *groups, ulong groups_off, __global const uchar *group_of_block,
@@ -63,8 +77,7 @@ __kernel void adamw(ulong count, __global float *p, ulong p_off, __global const 
     float clip = status[status_off + 1];
     p += p_off, g += g_off, m += m_off, v += v_off, copy += copy_off;
     FOR_BLOCKS(b, count) {
-        __global const float *s =
-            groups + groups_off + group_of_block[group_of_block_off + b / 64] * (size_t)GROUP_FLOATS;
+        __global const float *s = GROUP_OF(b);
         if (FROZEN != 0.0f) {
             COPY_BLOCK(b);
             continue;
@@ -85,17 +98,10 @@ __kernel void adamw(ulong count, __global float *p, ulong p_off, __global const 
     }
 }
 
-__kernel void lion(ulong count, __global float *p, ulong p_off, __global const float *g, ulong g_off,
-                   __global float *m, ulong m_off, __global const float *groups, ulong groups_off,
-                   __global const uchar *group_of_block, ulong group_of_block_off,
-                   __global const float *status, ulong status_off,
-                   __global copy_elem *copy, ulong copy_off) {
-    if (status[status_off + 2] != 1.0f) return;
-    float clip = status[status_off + 1];
-    p += p_off, g += g_off, m += m_off, copy += copy_off;
+__kernel void lion(ONE_MOMENT_ARGS) {
+    ONE_MOMENT_BEGIN
     FOR_BLOCKS(b, count) {
-        __global const float *s =
-            groups + groups_off + group_of_block[group_of_block_off + b / 64] * (size_t)GROUP_FLOATS;
+        __global const float *s = GROUP_OF(b);
         if (FROZEN != 0.0f) {
             COPY_BLOCK(b);
             continue;
@@ -115,17 +121,10 @@ __kernel void lion(ulong count, __global float *p, ulong p_off, __global const f
 }
 
 /* BETA1 is the momentum. */
-__kernel void sgd(ulong count, __global float *p, ulong p_off, __global const float *g, ulong g_off,
-                  __global float *m, ulong m_off, __global const float *groups, ulong groups_off,
-                  __global const uchar *group_of_block, ulong group_of_block_off,
-                  __global const float *status, ulong status_off,
-                  __global copy_elem *copy, ulong copy_off) {
-    if (status[status_off + 2] != 1.0f) return;
-    float clip = status[status_off + 1];
-    p += p_off, g += g_off, m += m_off, copy += copy_off;
+__kernel void sgd(ONE_MOMENT_ARGS) {
+    ONE_MOMENT_BEGIN
     FOR_BLOCKS(b, count) {
-        __global const float *s =
-            groups + groups_off + group_of_block[group_of_block_off + b / 64] * (size_t)GROUP_FLOATS;
+        __global const float *s = GROUP_OF(b);
         if (FROZEN != 0.0f) {
             COPY_BLOCK(b);
             continue;

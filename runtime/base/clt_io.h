@@ -164,9 +164,8 @@ typedef void (*clt_io_unfinished_fn)(void *ctx, const clt_io_unfinished *u);
 
 /* Removes what writers that ended left below a path and no list shows: uploads that began more than `age`
  * seconds ago by the storage's clock (their parts cost money). An upload in progress that is older fails.
- * *n: how many. Other storage: *n = 0. `each` (NULL is allowed) is told of each one that was removed, which
- * costs a request more to learn its size. With `dry_run` nothing is removed, and *n and `each` tell what
- * would be. */
+ * *n: how many. Other storage: *n = 0. `each` (NULL is allowed) is called for each one that was removed; its
+ * size costs another request. With `dry_run` nothing is removed, and *n and `each` have what would be. */
 clt_status clt_io_clean(const char *path, double age, bool dry_run, clt_io_unfinished_fn each, void *ctx,
                         int *n);
 

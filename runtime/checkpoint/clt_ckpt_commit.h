@@ -25,7 +25,7 @@ typedef struct clt_ckpt_commit clt_ckpt_commit;
 typedef struct {
     const char *latest; /* name of the hint file */
     double uploads_age; /* seconds; younger uploads may be in progress, and stay */
-    bool dry_run;       /* nothing is removed; `removed` is told what would be */
+    bool dry_run;       /* nothing is removed; `removed` is called for what would be */
     void (*removed)(void *ctx, const clt_ckpt_waste *w); /* after each removal; NULL is allowed */
     /* Data below `path` stay, because a manifest that is unreadable may name them. NULL is allowed. */
     void (*kept)(void *ctx, const char *path, const char *why);
