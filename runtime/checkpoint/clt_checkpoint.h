@@ -216,7 +216,8 @@ clt_ckpt_prune_params clt_ckpt_prune_params_default(void); /* keep -1, uploads_a
  * Takes the folder's lock (clt_run_lock_take: CLT_IO while a run writes there) and stops with CLT_IO if it is
  * lost. CLT_IO also: the folder does not exist, something could not be removed. CLT_BAD_DATA: `folder` is a
  * checkpoint itself. CLT_BAD_CONFIG: keep is 0. Without the lock, a dry run beside a run that saves also
- * tells of the data of that save. */
+ * lists the data of that save. A temporary hint file of another name than save_latest_filename's default
+ * stays. */
 clt_status clt_ckpt_prune(const char *folder, const clt_ckpt_prune_params *p);
 
 /* 16 hex digits that name a run, the same on every rank. */

@@ -317,8 +317,8 @@ void clt_config_list_keys(clt_str *out);
 bool clt_config_knows(const char *dotted_key);
 
 /* Replaces {run_name}, {epoch}, {batch}, {sample}, {token}, {batch_in_epoch}, {sample_in_epoch},
- * {token_in_epoch}, {rank}, {local_rank}, {node_rank} (0), {world_size}, {local_world_size} (1), {total_wct}
- * and the like; unknown placeholders stay. malloc'ed. */
+ * {token_in_epoch}, {total_wct} (seconds), {rank}, {local_rank}, {node_rank} (each 0), {world_size} and
+ * {local_world_size} (each 1). Other placeholders stay. malloc'ed. */
 char *clt_config_expand(const clt_config *c, const char *template_text, const clt_timestamp *t);
 
 /* Which group each named tensor belongs to (the listed groups claim in order, the rest is group 0) and
