@@ -37,20 +37,19 @@ command -v rclone >/dev/null || { echo "rclone is not installed (apt-get install
 
 # --- clients ---
 
-# As its users set it up for this store: all streams, large parts.
+# Large parts and many streams, as its users set it up; no provider's name, because older releases do not know SeaweedFS.
 rclone_settings() {
     export RCLONE_CONFIG=$tmp/rclone.conf
     cat >"$RCLONE_CONFIG" <<CONF
 [store]
 type = s3
-provider = SeaweedFS
+provider = Other
 endpoint = $AWS_ENDPOINT_URL
 access_key_id = $AWS_ACCESS_KEY_ID
 secret_access_key = $AWS_SECRET_ACCESS_KEY
 region = us-east-1
 no_check_bucket = true
 CONF
-    sed -i 's/^provider = SeaweedFS/provider = Other/' "$RCLONE_CONFIG" # older releases do not know SeaweedFS
 }
 by_rclone() { # SOURCE TARGET
     rclone copy --transfers 8 --s3-upload-concurrency 8 --s3-chunk-size 16M "$@"
