@@ -12,6 +12,14 @@ clt_batch_layout clt_text_layout(int64_t seq, bool seq_ids) {
                                         [CLT_TEXT_SEQ_IDS] = {"sequence ids", seq_ids ? bytes : 0}}};
 }
 
+clt_batch_layout clt_image_layout(int64_t height, int64_t width, int64_t classes) {
+    const size_t pixels = 3 * (size_t)height * (size_t)width;
+    return (clt_batch_layout){.n = CLT_IMAGE_FIELDS,
+                              .field = {[CLT_IMAGE_PIXELS] = {"pixels", pixels * sizeof(float)},
+                                        [CLT_IMAGE_TARGETS] = {"targets", (size_t)classes * sizeof(float)},
+                                        [CLT_IMAGE_LABEL] = {"label", sizeof(int32_t)}}};
+}
+
 clt_batch clt_batch_slice(const clt_batch_layout *l, const clt_batch *b, int64_t at, int64_t n) {
     clt_batch s = *b;
     s.samples = n;

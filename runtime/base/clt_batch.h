@@ -25,6 +25,15 @@ enum {
 
 enum { CLT_BATCH_MAX_FIELDS = 4 };
 
+/* The arrays of a batch of images of `classes` classes. */
+enum {
+    CLT_IMAGE_PIXELS,  /* fp32 [samples, 3, height, width], RGB, normalised: what the model reads */
+    CLT_IMAGE_TARGETS, /* fp32 [samples, classes]: the probabilities that the loss compares with; smoothing
+                        * and mixing of labels have been applied */
+    CLT_IMAGE_LABEL,   /* int32 [samples]: the class that accuracy counts; of a mixture the larger part */
+    CLT_IMAGE_FIELDS   /* how many arrays */
+};
+
 typedef struct {
     const char *name; /* for messages; lives as long as the layout */
     size_t bytes;     /* per sample; 0: the array is absent */
@@ -50,6 +59,8 @@ typedef struct {
 
 /* The layout of a text batch with `seq` positions per sample. seq_ids: with the array CLT_TEXT_SEQ_IDS. */
 clt_batch_layout clt_text_layout(int64_t seq, bool seq_ids);
+/* The layout of a batch of images with `height` x `width` pixels. */
+clt_batch_layout clt_image_layout(int64_t height, int64_t width, int64_t classes);
 
 /* Samples at to at + n - 1 of b, which must exist. The result points into b's arrays; `first` is moved by
  * `at`. The sums are copied unchanged: `targets` and `tokens` still count all samples of b. */
