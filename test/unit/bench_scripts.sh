@@ -76,18 +76,27 @@ has '^| 125m-16x4 | PyTorch ddp | 2 | 0 | 2 x 4 | none | 100 | .* | 10.500 to 9.
 has '^| 7b | PyTorch fsdp2 | 2 | 3 | 2 x 1 | .*OutOfMemoryError'
 has '^| 7b | PyTorch fsdp2 | 2 | 3 | 1 x 1 | none | 100 | '
 has 'MPT-125M 16 x 4, 2 GPUs, against DDP | >= 1.100 | 1.500 | yes |'
-has 'MPT-125M 16 x 4, scaling | >= 0.950 | 0.500 | no |'
+has 'MPT-125M 16 x 4, 2 GPUs, scaling | >= 0.950 | 0.500 | no |'
 has 'MPT-7B, 2 GPUs, against FSDP2 | >= 1.000 | 1.500 | yes |'
 PYTHON=false multi --parts hashes
 report "bench_multi.sh: hashes" $?
-grep -Eq '^\| exact fp32 hashes equal \| all \| ([2-9]) of \1 \| yes \|' "$log" || report "bench_multi.sh: equal hashes" 1
+for precision in fp32 exact8; do
+    grep -Eq "^\| $precision: hashes equal \| all \| ([2-9]) of \\1 \| yes \|" "$log" || report "bench_multi.sh: equal hashes of $precision" 1
+done
 has 'PyTorch was skipped: false cannot import torch'
 has 'MPT-125M 16 x 4, 2 GPUs, against DDP | >= 1.100 | 1.500 | yes |'
 FAIL='' CLTRAIN=$tmp/cltrain PYTHON=false multi --parts hashes
-[ $? = 1 ] && grep -q '^| exact fp32 hashes equal .* no |' "$log" || report "bench_multi.sh: hashes that differ" 1
+[ $? = 1 ] && grep -q '^| fp32: hashes equal .* no |' "$log" || report "bench_multi.sh: hashes that differ" 1
 CLTRAIN=$tmp/cltrain PYTHON=false multi --parts step125m
 [ $? = 1 ] || report "bench_multi.sh: exit code of runs that fail" 1
 has '^| 125m-16x4 .* exit code 66: out of luck |$'
+FAIL='' CLTRAIN=$tmp/cltrain PYTHON=$tmp/python multi --parts step125m --ranks 1,4 --sides pytorch
+report "bench_multi.sh: four ranks of one side" $?
+has '^| 125m-16x4 | PyTorch ddp | 4 | 0 | 2 x 4 | none | 100 | '
+FAIL='' CLTRAIN=$tmp/cltrain PYTHON=$tmp/python multi --parts step125m --ranks 1,4
+has 'MPT-125M 16 x 4, 4 GPUs, scaling | >= 0.950 | 0.250 | no |'
+multi --ranks two
+[ $? = 2 ] && grep -q "'two' is not a number of ranks" "$log" || report "bench_multi.sh takes words for numbers of ranks" 1
 multi --parts steps
 [ $? = 2 ] && grep -q "unknown part 'steps'" "$log" || report "bench_multi.sh takes a part that does not exist" 1
 
@@ -97,17 +106,17 @@ record 1b-8x4 cltrain 1 0 8 4 norms 100 - - 40 40 9 8
 record 1b-8x4 cltrain 2 1 8 4 norms 180 - - 40 40 9 8
 record 1b-8x4 cltrain 2 3 8 4 norms 190 - - 44 40 9 8
 record 1b-8x4 'PyTorch ddp' 2 0 8 4 none 200 - - - - 9 8
-printf 'default\tallreduce\t%s\t%s\t%s\t0\t50\t1\tGPU\n' 8192 101 1 67108864 3000 29 1073741824 30000 28 >"$tmp/collectives.tsv"
-printf '%s\t1\t0\t-\t%s\t-\n' a 1 b 1 c 2 >"$tmp/hashes.tsv"
+printf 'default\tallreduce\t%s\t%s\t%s\t0\t50\t1\tGPU\t2\n' 8192 101 1 67108864 3000 29 1073741824 30000 28 >"$tmp/collectives.tsv"
+printf '%s\t1\t0\t-\t%s\t-\tfp32\n' a 1 b 1 c 2 >"$tmp/hashes.tsv"
 awk -F '\t' -v link=34 -f tools/bench/goals.awk "$tmp"/{records,collectives,hashes}.tsv >"$log"
 while IFS= read -r line; do grep -qF -- "$line" "$log" || report "goals.awk: $line" 1; done <<'EOT'
 MPT-1B 8 x 4, 2 GPUs, against DDP | >= 1.050 | 0.950 | no |
-MPT-1B 8 x 4, scaling | >= 0.960 | 0.950 | no |
+MPT-1B 8 x 4, 2 GPUs, scaling | >= 0.960 | 0.950 | no |
 MPT-7B, 2 GPUs, against FSDP2 | >= 1.000 | not measured | - |
 from 64 MiB on, GB/s, links 34 | >= 28.9 | 28.0 | no |
 allreduce of 8 KiB on 2 GPUs, us | <= 100.0 | 101.0 | no |
 memory of stage 3 against the plan, % | <= 5.0 | 10.0 | no |
-exact fp32 hashes equal | all | 2 of 3 | no |
+fp32: hashes equal | all | 2 of 3 | no |
 EOT
 
 # Transfers to and from an object store, small.

@@ -7,7 +7,7 @@ usage: torch_multi.py [--mode ddp|fsdp2] [--ranks N] [--model NAME] [--microbatc
 The model of torch_step.py without biases, weights N(0, 0.02), targets shifted by one, gradients clipped at norm 1,
 fused AdamW. Each microbatch of each rank and step has tokens of its own.
   ddp    weights, gradients and moments on every rank, bf16 by autocast, gradients exchanged as fp32 beside the backward
-         pass of the last microbatch; torch.compile of the whole model
+         pass of the last microbatch; torch.compile of the whole model. One rank: the model alone, without DDP
   fsdp2  fully_shard of every block: weights and gradients travel as bf16; torch.compile of every block and of the loss.
          Gradients are exchanged in the last microbatch only
 --tokens: a file of uint16, from which samples are taken at random places, so that the loss falls; otherwise tokens are
@@ -54,11 +54,13 @@ class Replicated:
             for i, block in enumerate(model.blocks):
                 model.blocks[i] = checkpoint_wrapper(block, preserve_rng_state=False)
         self.model, self.device = model, device
-        self.ddp = DistributedDataParallel(model, gradient_as_bucket_view=True)
-        self.run = self.ddp if opt.eager else torch.compile(self.ddp)
+        self.ddp = DistributedDataParallel(model, gradient_as_bucket_view=True) if dist.get_world_size() > 1 else None
+        self.run = self.ddp or model
+        if not opt.eager:
+            self.run = torch.compile(self.run)
 
     def forward_backward(self, ids, targets, scale, last):
-        with contextlib.nullcontext() if last else self.ddp.no_sync():
+        with contextlib.nullcontext() if last or not self.ddp else self.ddp.no_sync():
             with torch.autocast(self.device, torch.bfloat16):
                 loss = self.run(ids, targets)
             (loss * scale).backward()
