@@ -180,10 +180,17 @@ uint64_t clt_exchange_longest(const clt_shards *s);
 clt_status clt_exchange_fill(clt_reduce_plan *p, int64_t op);
 clt_status clt_exchange_fetch(clt_reduce_plan *p, int64_t op);
 clt_status clt_exchange_add(clt_reduce_plan *p, int64_t op);
+/* Whether clt_exchange_add sums all ranks' parts of operation op in one kernel, which reads those of other
+ * ranks as they travel; out (may be NULL): the tree, with no places yet, and entry: which entry of the round
+ * is which part. */
+bool clt_exchange_at_once(const clt_reduce_plan *p, const clt_op *op, clt_sum_parts *out,
+                          const clt_exchange_entry *entry[CLT_PARTS_MOST]);
 /* Bytes from the start of a ring: in this rank's own, the place of its sum i for an owner (a gather: both 0);
  * in another rank's ring, the place of that rank's sum i for this one. */
 uint64_t clt_exchange_out_place(const clt_reduce_plan *p, int64_t op, int i, int owner);
 uint64_t clt_exchange_in_place(const clt_reduce_plan *p, int64_t op, int i, bool gather);
+/* Whether kernels may work on rank r's ring in place. */
+bool clt_exchange_shares(const clt_reduce_plan *p, int r);
 /* Sets p->host_most; when rings and scratch are there. */
 clt_status clt_exchange_find_host(clt_reduce_plan *p);
 /* Sets op->by_host; bytes: that all ranks hand out in it, at most. After it op's memory is known to the host.

@@ -151,6 +151,76 @@ static clt_status add_tree(clt_reduce_plan *p, int64_t k, uint64_t at, uint64_t 
     return CLT_OK;
 }
 
+/* --- all additions in one kernel --- */
+
+/* A subtree of the stack that clt_sum_parts describes: `full` if it is not empty. */
+typedef struct {
+    int first, width;
+    bool full;
+} subtree;
+
+/* Joins the two topmost subtrees as long as they are halves; counts the sums that a kernel computes for it.
+ */
+static void join_tops(subtree *s, int *n, bool all, int *full, clt_sum_parts *out) {
+    for (; *n > 1; (*n)--) {
+        subtree *left = &s[*n - 2], *right = &s[*n - 1];
+        if (!all && (left->width != right->width || left->first % (2 * left->width) != 0)) break;
+        if (left->full && right->full) {
+            out->part[out->n - 1].joins++;
+            (*full)--;
+        }
+        left->width += right->width;
+        left->full |= right->full;
+    }
+}
+
+bool clt_exchange_at_once(const clt_reduce_plan *p, const clt_op *op, clt_sum_parts *out,
+                          const clt_exchange_entry *entry[CLT_PARTS_MOST]) {
+    const clt_exchange_round *round = op->round;
+    clt_sum_parts parts = {.n = 0};
+    subtree s[CLT_PARTS_MOST + CLT_LANE_LEVELS];
+    int n = 0, full = 0;
+    if (!p->math.sum || !p->scratch || round->n_before || !round->last) return false;
+    for (int i = 0; i < round->n_entries; i++) {
+        const clt_exchange_entry *e = &round->entry[i];
+        if (n == (int)CLT_COUNT_OF(s)) return false;
+        s[n++] = (subtree){e->first, e->width, e->slot >= 0};
+        if (e->slot >= 0) {
+            if (parts.n == CLT_PARTS_MOST || full == CLT_PARTS_DEPTH) return false;
+            if (entry) entry[parts.n] = e;
+            parts.part[parts.n].narrow = op->narrow && e->rank != p->group->rank;
+            parts.n++;
+            full++;
+        }
+        join_tops(s, &n, p->split.chain, &full, &parts);
+    }
+    join_tops(s, &n, true, &full, &parts);
+    parts.round = op->narrow;
+    if (out) *out = parts;
+    return parts.n > 0;
+}
+
+/* Where a part lies for the kernel: as place_of, but what travelled as bf16 is still bf16. */
+static clt_ref part_of(clt_reduce_plan *p, int64_t k, const clt_exchange_entry *e, uint64_t at,
+                       uint64_t skip) {
+    const bool narrow = clt_exchange_op(p, k)->narrow;
+    if (e->rank == p->group->rank) return clt_slab_at(clt_exchange_op(p, k)->sum[e->slot], at, NULL);
+    const uint64_t bytes = clt_exchange_shares(p, e->rank)
+                               ? clt_exchange_in_place(p, k, e->slot, false)
+                               : (uint64_t)(e->rank * p->most + e->slot) * p->strip * sizeof(float);
+    return (clt_ref){clt_exchange_shares(p, e->rank) ? p->window[e->rank] : p->scratch,
+                     bytes / (narrow ? sizeof(uint16_t) : sizeof(float)) + skip};
+}
+
+static clt_status add_at_once(clt_reduce_plan *p, int64_t k, clt_sum_parts *s,
+                              const clt_exchange_entry *const *entry, uint64_t at, uint64_t skip) {
+    for (int i = 0; i < s->n; i++) s->part[i].at = part_of(p, k, entry[i], at, skip);
+    s->dst = level_at(clt_exchange_op(p, k), 0, at);
+    return p->math.sum(p->math.ctx, s);
+}
+
+/* --- one addition after the other --- */
+
 /* dst = src, rounded to bf16. */
 static clt_status round_to(clt_reduce_plan *p, clt_ref dst, clt_ref src, uint64_t count) {
     const clt_reduce_math *m = &p->math;
@@ -193,10 +263,18 @@ static uint64_t stretch(const clt_op *op, uint64_t at, uint64_t count, int level
 clt_status clt_exchange_add(clt_reduce_plan *p, int64_t k) {
     const clt_op *op = clt_exchange_op(p, k);
     const clt_slab_range own = clt_exchange_range(p, op, p->group->rank);
+    const clt_exchange_entry *entry[CLT_PARTS_MOST];
+    clt_sum_parts parts;
+    const bool at_once = clt_exchange_at_once(p, op, &parts, entry);
     for (uint64_t done = 0, n; done < own.count; done += n) {
         const uint64_t at = own.first + done;
         int left = 0;
         n = stretch(op, at, own.count - done, CLT_MAX(op->round->n_before, 1));
+        parts.count = n;
+        if (at_once) {
+            CLT_TRY(add_at_once(p, k, &parts, entry, at, done));
+            continue;
+        }
         CLT_TRY(round_own(p, op, at, n));
         CLT_TRY(add_tree(p, k, at, done, n, &left));
         for (int i = 0; i < left; i++) CLT_TRY(keep(p, op, level_at(op, i, at), p->stack[i].at, n));

@@ -17,21 +17,20 @@ uint64_t clt_exchange_in_place(const clt_reduce_plan *p, int64_t op, int i, bool
 
 /* --- bytes --- */
 
-/* Whether kernels may work on rank r's ring in place. */
-static bool in_place(const clt_reduce_plan *p, int r) {
+bool clt_exchange_shares(const clt_reduce_plan *p, int r) {
     return p->window[r] && clt_device_shares_host(p->dev);
 }
 
 static clt_status to_window(clt_reduce_plan *p, uint64_t offset, clt_buffer *src, uint64_t first,
                             uint64_t bytes) {
     const int me = p->group->rank;
-    if (in_place(p, me)) return clt_exchange_copy(p, p->window[me], offset, src, first, bytes);
+    if (clt_exchange_shares(p, me)) return clt_exchange_copy(p, p->window[me], offset, src, first, bytes);
     return clt_buffer_send(src, first, (char *)p->host[me] + offset, bytes);
 }
 
 static clt_status from_window(clt_reduce_plan *p, int r, uint64_t offset, clt_buffer *dst, uint64_t first,
                               uint64_t bytes) {
-    if (in_place(p, r)) return clt_exchange_copy(p, dst, first, p->window[r], offset, bytes);
+    if (clt_exchange_shares(p, r)) return clt_exchange_copy(p, dst, first, p->window[r], offset, bytes);
     return clt_buffer_fetch(dst, first, (const char *)p->host[r] + offset, bytes);
 }
 
@@ -41,7 +40,8 @@ static clt_status from_window(clt_reduce_plan *p, int r, uint64_t offset, clt_bu
 static clt_status narrow_out(clt_reduce_plan *p, uint64_t offset, clt_ref src, uint64_t count) {
     const clt_reduce_math *m = &p->math;
     const int me = p->group->rank;
-    if (in_place(p, me)) return m->to_bf16(m->ctx, (clt_ref){p->window[me], offset / 2}, src, count);
+    if (clt_exchange_shares(p, me))
+        return m->to_bf16(m->ctx, (clt_ref){p->window[me], offset / 2}, src, count);
     CLT_TRY(m->to_bf16(m->ctx, (clt_ref){p->narrow[0], 0}, src, count));
     return to_window(p, offset, p->narrow[0], 0, count * 2);
 }
@@ -49,7 +49,7 @@ static clt_status narrow_out(clt_reduce_plan *p, uint64_t offset, clt_ref src, u
 /* bf16 at `offset` of rank r's ring, as fp32, to dst. */
 static clt_status narrow_in(clt_reduce_plan *p, int r, uint64_t offset, clt_ref dst, uint64_t count) {
     const clt_reduce_math *m = &p->math;
-    if (in_place(p, r)) return m->to_f32(m->ctx, dst, (clt_ref){p->window[r], offset / 2}, count);
+    if (clt_exchange_shares(p, r)) return m->to_f32(m->ctx, dst, (clt_ref){p->window[r], offset / 2}, count);
     CLT_TRY(from_window(p, r, offset, p->narrow[1], 0, count * 2));
     return m->to_f32(m->ctx, dst, (clt_ref){p->narrow[1], 0}, count);
 }
@@ -137,14 +137,19 @@ clt_status clt_exchange_fill(clt_reduce_plan *p, int64_t k) {
     return CLT_OK;
 }
 
-/* Rank r's sums for this rank, to their places in scratch. */
+/* Rank r's sums for this rank, to their places in scratch: as they travel, if one kernel adds them all up,
+ * and then only if it cannot read them where they are. */
 static clt_status fetch_sums(clt_reduce_plan *p, const clt_op *op, int64_t k, int r) {
     const uint64_t count = clt_exchange_range(p, op, p->group->rank).count;
-    for (int i = 0; i < op->round->sums_of[r] && count; i++) {
+    const bool at_once = clt_exchange_at_once(p, op, NULL, NULL);
+    for (int i = 0; i < op->round->sums_of[r] && count && !(at_once && clt_exchange_shares(p, r)); i++) {
         const clt_ref dst = {p->scratch, (uint64_t)(r * p->most + i) * p->strip};
         const uint64_t from = clt_exchange_in_place(p, k, i, false);
-        CLT_TRY(op->narrow ? narrow_in(p, r, from, dst, count)
-                           : from_window(p, r, from, dst.buf, dst.off * 4, count * 4));
+        if (at_once)
+            CLT_TRY(from_window(p, r, from, dst.buf, dst.off * 4, count * p->bytes));
+        else
+            CLT_TRY(op->narrow ? narrow_in(p, r, from, dst, count)
+                               : from_window(p, r, from, dst.buf, dst.off * 4, count * 4));
     }
     return CLT_OK;
 }

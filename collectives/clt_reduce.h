@@ -18,17 +18,21 @@
 #include "collectives/clt_group.h"
 #include "collectives/clt_lanes.h"
 #include "runtime/device/clt_shards.h"
+#include "runtime/device/clt_sum_parts.h"
 
 /* --- plans --- */
 
 /* dst = src in the other type, `count` elements, queued: to bf16 rounded to nearest even, to fp32 exactly. */
 typedef clt_status (*clt_cast_fn)(void *ctx, clt_ref dst, clt_ref src, uint64_t count);
+/* A sum of parts, queued. */
+typedef clt_status (*clt_sum_fn)(void *ctx, const clt_sum_parts *s);
 /* What the reduction computes with on the device. With both casts gradients travel as bf16: every rank rounds
  * its subtree sums, they are added in fp32, and the total is rounded once more; with "hosts" the sums of a
  * host's subtrees are rounded, too, before they travel to other hosts. Half the bytes travel, and which rank
  * owns which lanes changes bits. A single rank rounds nothing. */
 typedef struct {
     clt_add_fn add;
+    clt_sum_fn sum;              /* the same additions and roundings in one call; NULL: two parts at a time */
     clt_cast_fn to_bf16, to_f32; /* NULL: gradients travel as fp32 */
     void *ctx;
 } clt_reduce_math;

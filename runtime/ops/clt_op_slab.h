@@ -4,6 +4,7 @@
 #ifndef CLT_OP_SLAB_H
 #define CLT_OP_SLAB_H
 
+#include "runtime/device/clt_sum_parts.h"
 #include "runtime/ops/clt_ops_context.h"
 
 /* out[i] = the sum of squares of chunk i of x [chunks * 65536], by the row rule of docs/numerics.md, for each
@@ -47,6 +48,9 @@ uint64_t clt_hash_total(const uint64_t *sums, size_t n);
 clt_status clt_op_clip_values(clt_ops *ops, clt_ref g, uint64_t count, float limit);
 /* dst[i] = dst[i] + src[i] for i < count. */
 clt_status clt_op_add(clt_ops *ops, clt_ref dst, clt_ref src, uint64_t count);
+/* The sum of parts in fp32 and bf16 in the order of a tree (clt_sum_parts.h), as one kernel. CLT_FAIL: there
+ * are none or too many. */
+clt_status clt_op_sum_parts(clt_ops *ops, const clt_sum_parts *s);
 
 /* The constants of one parameter group for step t. The host computes each in double and rounds it once
  * (docs/numerics.md). The layout is that of 12 floats, which kernels read. */

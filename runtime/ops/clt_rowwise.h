@@ -23,8 +23,8 @@ typedef struct {
  * checked. */
 clt_status clt_rowwise_launch(clt_ops *ops, const clt_variant *v, const clt_rowwise *r);
 
-/* The same for vectors of `count` elements: arguments (ulong count, then args, at most 16). */
-enum { CLT_VECTOR_ARGS = 16 };
+/* The same for vectors of `count` elements: arguments (ulong count, then args, at most 24). */
+enum { CLT_VECTOR_ARGS = 24 };
 clt_status clt_vector_launch(clt_ops *ops, const clt_variant *v, const char *kernel, uint64_t count,
                              const clt_arg *args, int n);
 

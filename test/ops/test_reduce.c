@@ -89,6 +89,68 @@ static void reductions_match(void **state) {
     tu_each_variant("reduce", run_variant);
 }
 
+/* Every number of parts as a chain and as the tree of pairs, with parts of both types at uneven places. */
+static void parts_case(int d, int n, bool chain, bool round, size_t count, uint64_t at) {
+    clt_sum_parts s = {.count = count, .n = n, .round = round};
+    float *x[CLT_PARTS_MOST], *want = clt_malloc(count * sizeof *want);
+    int left = 0;
+    for (int i = 0; i < n; i++) {
+        s.part[i].narrow = i % 3 == 1;
+        for (int m = i + 1; !chain && m % 2 == 0; m /= 2) s.part[i].joins++;
+        if (chain) s.part[i].joins = i > 0;
+        left += 1 - s.part[i].joins;
+        x[i] = i == 2 ? tu_extreme(count + at, 40) : tu_random(count + at, 40 + (uint32_t)i, 3.0f);
+        s.part[i].at = tu_upload_rounded(d, s.part[i].narrow ? CLT_BF16 : CLT_F32, x[i], count + at);
+        s.part[i].at.off += at;
+    }
+    s.part[n - 1].joins += left - 1;
+    s.dst = tu_blank(d, count + at);
+    s.dst.off += at;
+    tu_assert_ok(clt_op_sum_parts(tu_ops(d), &s), "sum of parts");
+    const float *in[CLT_PARTS_MOST];
+    for (int i = 0; i < n; i++) in[i] = x[i] + at;
+    clt_ref_sum_parts(&s, in, want);
+    tu_assert_words("sum of parts", tu_download(s.dst, count), want, count);
+    tu_release();
+    for (int i = 0; i < n; i++) clt_free(x[i]);
+    clt_free(want);
+}
+
+static void parts_variant(int d, const char *id) {
+    const bool wide = !strcmp(id, "wide");
+    for (int n = 1; n <= CLT_PARTS_MOST; n++)
+        for (int form = 0; form < 4; form++)
+            parts_case(d, n, form % 2, form / 2, wide ? 1024 : 1013, wide ? 8 : 3);
+    parts_case(d, 8, false, true, 8 * 4099, 0);
+    parts_case(d, 2, false, true, 16, 0);
+}
+
+static void parts_match(void **state) {
+    (void)state;
+    tu_each_variant("parts", parts_variant);
+}
+
+/* ((1 + 2^-24) + 2^-24) is 1, 1 + (2^-24 + 2^-24) is not; what does not fit into bf16 is rounded away. */
+static void parts_are_a_tree(void **state) {
+    (void)state;
+    clt_sum_parts s = {.count = 1, .n = 3};
+    const float x[] = {1.0f, 0x1p-24f, 0x1p-24f}, *const in[] = {x, x + 1, x + 2};
+    float sum;
+    s.part[1].joins = s.part[2].joins = 1;
+    clt_ref_sum_parts(&s, in, &sum);
+    assert_true(sum == 1.0f);
+    s.part[1].joins = 0, s.part[2].joins = 2;
+    clt_ref_sum_parts(&s, in, &sum);
+    assert_true(sum == 1.0f + 0x1p-23f);
+    s.round = true;
+    clt_ref_sum_parts(&s, in, &sum);
+    assert_true(sum == 1.0f);
+    for (int d = 0; d < tu_device_count(); d++) {
+        s.n = CLT_PARTS_MOST + 1;
+        assert_int_equal(clt_op_sum_parts(tu_ops(d), &s), CLT_FAIL);
+    }
+}
+
 static void status_sees_bad_sums(void **state) {
     (void)state;
     for (int d = 0; d < tu_device_count(); d++) {
@@ -140,7 +202,8 @@ int main(int argc, char **argv) {
     tu_init(argc, argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_order_is_the_row_rule), cmocka_unit_test(status_follows_its_formula),
-        cmocka_unit_test(reductions_match),          cmocka_unit_test(guards_match),
+        cmocka_unit_test(reductions_match),          cmocka_unit_test(parts_match),
+        cmocka_unit_test(parts_are_a_tree),          cmocka_unit_test(guards_match),
         cmocka_unit_test(status_sees_bad_sums),
     };
     return tu_run(tests, CLT_COUNT_OF(tests));

@@ -41,6 +41,9 @@ typedef struct {
 static clt_status add(void *ctx, clt_ref dst, clt_ref src, uint64_t count) {
     return clt_op_add(ctx, dst, src, count);
 }
+static clt_status sum(void *ctx, const clt_sum_parts *s) {
+    return clt_op_sum_parts(ctx, s);
+}
 static clt_status to_bf16(void *ctx, clt_ref dst, clt_ref src, uint64_t count) {
     return clt_op_cast(ctx, clt_tensor_vector(src, CLT_F32), clt_tensor_vector(dst, CLT_BF16), count);
 }
@@ -238,7 +241,7 @@ static void test_lanes(board *b, int lanes, const int *counts, bool brief) {
     share_out(b);
     add_slabs(b, need + 1);
     clt_lane_stack *stack = clt_lane_stack_create(first, last, b->slab, need, add, b->ops);
-    clt_reduce_math math = {.add = add, .ctx = b->ops};
+    clt_reduce_math math = {.add = add, .sum = sum, .ctx = b->ops};
     if (bf16) math.to_bf16 = to_bf16, math.to_f32 = to_f32;
     clt_reduce_plan *plan = make_plan(b, &math);
     const int64_t samples[] = {2 * lanes + 1, 1, lanes / 2 + 1, 0, lanes - 1, lanes};
@@ -282,7 +285,7 @@ static void test_rounds(board *b, int lanes, const int *counts, bool chain) {
     for (int i = 0; i < clt_reduce_levels(&split); i++)
         ok(clt_slab_create_shard(b->dev, &b->table, &b->shards, rank, 4, "level", &level[i]), "shard");
     ok(clt_slab_create(b->dev, &b->table, 0, "total", &whole), "slab");
-    clt_reduce_plan *plan = make_plan(b, &(clt_reduce_math){.add = add, .ctx = b->ops});
+    clt_reduce_plan *plan = make_plan(b, &(clt_reduce_math){.add = add, .sum = sum, .ctx = b->ops});
     const int64_t samples[] = {2 * lanes + 1, 1, lanes / 2 + 1, 0};
     for (size_t i = 0; i < CLT_COUNT_OF(samples); i++) {
         float *want = wanted_slab(&b->table, samples[i]);
@@ -368,7 +371,7 @@ static void test_little_memory(board *b) {
 
 static void test_too_many_ranks(board *b) {
     const clt_lane_split one_lane = {1, size, NULL};
-    const clt_reduce_math math = {.add = add, .ctx = b->ops};
+    const clt_reduce_math math = {.add = add, .sum = sum, .ctx = b->ops};
     clt_reduce_plan *none = NULL;
     if (size == 1) return;
     clt_error_quiet(true);
@@ -470,8 +473,8 @@ static int share_and_die(bool *dies, bool me) {
     share_out(&b);
     split = (clt_lane_split){size, size, NULL};
     *dies = me;
-    ok(clt_reduce_plan_create(group, b.dev, &b.shards, &split, &(clt_reduce_math){.add = add, .ctx = b.ops},
-                              &plan),
+    ok(clt_reduce_plan_create(group, b.dev, &b.shards, &split,
+                              &(clt_reduce_math){.add = add, .sum = sum, .ctx = b.ops}, &plan),
        "reduce_plan_create");
     return 4;
 }

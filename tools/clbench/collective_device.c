@@ -24,6 +24,9 @@ typedef struct {
 static clt_status add(void *ops, clt_ref dst, clt_ref src, uint64_t count) {
     return clt_op_add(ops, dst, src, count);
 }
+static clt_status sum(void *ops, const clt_sum_parts *s) {
+    return clt_op_sum_parts(ops, s);
+}
 static clt_status to_bf16(void *ops, clt_ref dst, clt_ref src, uint64_t count) {
     return clt_op_cast(ops, clt_tensor_vector(src, CLT_F32), clt_tensor_vector(dst, CLT_BF16), count);
 }
@@ -55,7 +58,7 @@ static void split_lanes(device_side *d) {
 }
 
 static clt_status make_plan(device_side *d) {
-    clt_reduce_math math = {.add = add, .ctx = d->row.ops};
+    clt_reduce_math math = {.add = add, .sum = sum, .ctx = d->row.ops};
     if (d->row.type == CLT_BF16) math.to_bf16 = to_bf16, math.to_f32 = to_f32;
     return clt_reduce_plan_create(d->row.group, clt_ops_device(d->row.ops), &d->shards, &d->split, &math,
                                   &d->plan);

@@ -272,6 +272,8 @@ float clt_ref_chunk_sumsq(const float *x);          /* the same of CLT_CHUNK ele
 /* status of clt_op_norm_status; n: number of chunks */
 void clt_ref_norm_status(const float *chunk_sums, uint64_t n, float threshold, float inv_scale,
                          float status[3]);
+/* clt_op_sum_parts; in[i]: part i as fp32 [s->count], rounded already if it is bf16 */
+void clt_ref_sum_parts(const clt_sum_parts *s, const float *const *in, float *out);
 uint64_t clt_ref_hash(const float *x, uint64_t count, uint64_t first); /* the total of clt_op_hash */
 void clt_ref_guard(uint64_t n, const float *x, float flag, float *g);  /* clt_op_guard */
 int32_t clt_ref_greedy(const float *x, int64_t n);                     /* clt_op_greedy of one row */

@@ -36,6 +36,18 @@ void clt_ref_norm_status(const float *chunk_sums, uint64_t n, float threshold, f
     status[2] = isfinite(norm) ? 1.0f : 0.0f;
 }
 
+void clt_ref_sum_parts(const clt_sum_parts *s, const float *const *in, float *out) {
+    for (uint64_t i = 0; i < s->count; i++) {
+        float stack[CLT_PARTS_MOST];
+        int top = 0;
+        for (int p = 0; p < s->n; p++) {
+            stack[top++] = s->round ? clt_ref_rounded(CLT_BF16, in[p][i]) : in[p][i];
+            for (int j = 0; j < s->part[p].joins; j++, top--) stack[top - 2] += stack[top - 1];
+        }
+        out[i] = s->round ? clt_ref_rounded(CLT_BF16, stack[0]) : stack[0];
+    }
+}
+
 void clt_ref_guard(uint64_t n, const float *x, float flag, float *g) {
     bool bad = flag != 1.0f;
     for (uint64_t i = 0; i < n; i++) bad |= !isfinite(x[i]);

@@ -13,6 +13,9 @@ bool clt_engine_second_moment(const clt_config *c) {
 static clt_status add_slabs(void *ctx, clt_ref dst, clt_ref src, uint64_t count) {
     return clt_op_add(ctx, dst, src, count);
 }
+static clt_status sum(void *ctx, const clt_sum_parts *s) {
+    return clt_op_sum_parts(ctx, s);
+}
 static clt_status to_bf16(void *ctx, clt_ref dst, clt_ref src, uint64_t count) {
     return clt_op_cast(ctx, clt_tensor_vector(src, CLT_F32), clt_tensor_vector(dst, CLT_BF16), count);
 }
@@ -56,7 +59,7 @@ static clt_status create_training(clt_engine *e) {
 /* Collective, so it comes last: first the ranks agree that each of them has everything else. */
 static clt_status create_reduction(clt_engine *e, clt_status ready) {
     CLT_TRY(clt_group_agree(e->group, ready));
-    clt_reduce_math math = {.add = add_slabs, .ctx = e->ops};
+    clt_reduce_math math = {.add = add_slabs, .sum = sum, .ctx = e->ops};
     if (e->cfg->reduce_bf16) math.to_bf16 = to_bf16, math.to_f32 = to_f32;
     e->step.final = clt_calloc((size_t)e->table.n, sizeof *e->step.final);
     e->published = clt_calloc((size_t)e->shards.buckets, sizeof *e->published);
