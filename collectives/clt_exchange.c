@@ -28,11 +28,14 @@ clt_slab_range clt_exchange_range(const clt_reduce_plan *p, const clt_op *op, in
 
 /* --- stations --- */
 
-/* On queue `queue`, behind what operation k reads. */
+/* On queue `queue`, behind what operation k reads. An operation that queues nothing there waits for nothing:
+ * its mark is that of the operation before it. */
 static clt_status enter_queue(clt_reduce_plan *p, int64_t k, clt_queue queue) {
-    clt_exchange_times_tag(p, k, queue == CLT_QUEUE_IN ? CLT_PART_IN : CLT_PART_OUT);
+    const clt_op *op = clt_exchange_op(p, k);
+    const bool in = queue == CLT_QUEUE_IN;
+    clt_exchange_times_tag(p, k, in ? CLT_PART_IN : CLT_PART_OUT);
     CLT_TRY(clt_device_use(p->dev, queue));
-    return clt_device_after(p->dev, clt_exchange_op(p, k)->made);
+    return clt_exchange_is_empty(p, op, in) ? CLT_OK : clt_device_after(p->dev, op->made);
 }
 
 static clt_status leave_queue(clt_reduce_plan *p, clt_mark **behind) {

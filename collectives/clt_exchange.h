@@ -161,6 +161,8 @@ clt_op *clt_exchange_op(clt_reduce_plan *p, int64_t op);
 clt_slab_range clt_exchange_range(const clt_reduce_plan *p, const clt_op *op, int owner);
 /* Bytes that an operation moves from a rank to an owner, in each of the rank's sums. */
 uint64_t clt_exchange_bytes(const clt_reduce_plan *p, const clt_op *op, int from, int owner);
+/* Whether nothing is queued on this rank to fill its slot, or (in) to take the others'. */
+bool clt_exchange_is_empty(const clt_reduce_plan *p, const clt_op *op, bool in);
 /* What `owner`, a rank of p's group, owns of a bucket. */
 clt_slab_range clt_exchange_owned(const clt_reduce_plan *p, int bucket, int owner);
 /* The current round. */

@@ -121,6 +121,16 @@ uint64_t clt_exchange_bytes(const clt_reduce_plan *p, const clt_op *op, int from
     return bytes;
 }
 
+bool clt_exchange_is_empty(const clt_reduce_plan *p, const clt_op *op, bool in) {
+    const int me = p->group->rank;
+    uint64_t bytes = 0;
+    if (in && op->kind == CLT_OP_REDUCE) return clt_exchange_range(p, op, me).count == 0;
+    if (in && op->kind == CLT_OP_GATHER && op->from != op->to) bytes += clt_exchange_bytes(p, op, me, me);
+    for (int r = 0; r < p->group->size; r++)
+        if (r != me) bytes += in ? clt_exchange_bytes(p, op, r, me) : clt_exchange_bytes(p, op, me, r);
+    return bytes == 0;
+}
+
 /* --- slots --- */
 
 clt_status clt_exchange_fill(clt_reduce_plan *p, int64_t k) {

@@ -247,6 +247,7 @@ void clt_device_close(clt_device *dev) {
         if (dev->queue) clt_device_finish(dev);
         clt_kernels_free(dev);
         clt_transfer_free(dev);
+        clt_marks_free(dev);
         for (int q = 0; q < CLT_QUEUES; q++)
             if (dev->queues[q]) clReleaseCommandQueue(dev->queues[q]);
         if (dev->context) clReleaseContext(dev->context);

@@ -88,6 +88,12 @@ struct clt_device {
     cl_context context;
     cl_command_queue queue;              /* the one in use: one of queues */
     cl_command_queue queues[CLT_QUEUES]; /* NULL until the first use; the first one from the start */
+    cl_event last[CLT_QUEUES]; /* the last command of each queue of copies if it is a copy from or to host
+                                * memory, otherwise NULL */
+    struct {
+        cl_mem buffer, pinned;
+        void *host;
+    } signal;                   /* what clt_device_mark copies; NULL until a queue of copies is used */
     uint64_t queued, completed; /* commands that were put into queues; how many of them, from the first one
                                  * on, are known to be complete, which is counted where there is one queue */
     uint64_t finished;          /* commands, from the first one on, that clt_device_finish has waited for */
@@ -131,9 +137,15 @@ struct clt_device {
     bool idles; /* it runs, or is kept from running */
 };
 
+/* clt_mark.c: the last command of the queue in use, a copy from or to host memory, has this event, which the
+ * caller still owns; NULL: it is another command. */
+void clt_queue_note(clt_device *dev, cl_event event);
+void clt_marks_free(clt_device *dev);
+
 /* The queue in use, for a command that is put into it; markers alone take dev->queue. */
 static inline cl_command_queue clt_queue_next(clt_device *dev) {
     dev->queued++;
+    clt_queue_note(dev, NULL);
     return dev->queue;
 }
 

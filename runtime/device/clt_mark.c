@@ -39,6 +39,28 @@ clt_status clt_device_works_in_place(clt_device *dev, bool *in_place) {
     return st;
 }
 
+enum { SIGNAL_BYTES = 8192 };
+
+/* Mapped for good: copies to it do not block. queue: a new one, so that the map waits for nothing. */
+static cl_int create_signal(clt_device *dev, cl_command_queue queue) {
+    cl_int e;
+    dev->signal.buffer = clCreateBuffer(dev->context, CL_MEM_READ_WRITE, SIGNAL_BYTES, NULL, &e);
+    if (e != CL_SUCCESS) return e;
+    dev->signal.pinned =
+        clCreateBuffer(dev->context, CL_MEM_READ_WRITE | CL_MEM_ALLOC_HOST_PTR, SIGNAL_BYTES, NULL, &e);
+    if (e != CL_SUCCESS) return e;
+    dev->signal.host = clEnqueueMapBuffer(queue, dev->signal.pinned, CL_TRUE, CL_MAP_READ | CL_MAP_WRITE, 0,
+                                          SIGNAL_BYTES, 0, NULL, NULL, &e);
+    return e;
+}
+
+void clt_marks_free(clt_device *dev) {
+    for (int q = 0; q < CLT_QUEUES; q++)
+        if (dev->last[q]) clReleaseEvent(dev->last[q]);
+    if (dev->signal.pinned) clReleaseMemObject(dev->signal.pinned);
+    if (dev->signal.buffer) clReleaseMemObject(dev->signal.buffer);
+}
+
 static clt_status create(clt_device *dev, cl_command_queue *out) {
     cl_int e;
     *out = clCreateCommandQueue(dev->context, dev->device, dev->profile ? CL_QUEUE_PROFILING_ENABLE : 0, &e);
@@ -49,15 +71,54 @@ static clt_status create(clt_device *dev, cl_command_queue *out) {
 clt_status clt_device_use(clt_device *dev, clt_queue queue) {
     if (clt_device_shares_host(dev)) queue = CLT_QUEUE_COMPUTE;
     if (!dev->queues[queue]) CLT_TRY(create(dev, &dev->queues[queue]));
+    if (queue != CLT_QUEUE_COMPUTE && !dev->signal.host)
+        CLT_CL(dev, create_signal(dev, dev->queues[queue]), "the memory for marks in queues of copies");
     dev->queue = dev->queues[queue];
     return CLT_OK;
+}
+
+void clt_queue_note(clt_device *dev, cl_event event) {
+    int q = CLT_QUEUE_COMPUTE;
+    if (dev->queue == dev->queues[q]) return;
+    while (dev->queues[q] != dev->queue) q++;
+    if (dev->last[q]) clReleaseEvent(dev->last[q]);
+    dev->last[q] = event;
+    if (event) clRetainEvent(event);
+}
+
+static cl_event last_copy(const clt_device *dev) {
+    for (int q = CLT_QUEUE_COMPUTE + 1; q < CLT_QUEUES; q++)
+        if (dev->queues[q] == dev->queue) return dev->last[q];
+    return NULL;
+}
+
+/* An event behind everything in a queue of copies: that of its last command if this is a copy from or to host
+ * memory, otherwise of such a copy that moves nothing of use. NVIDIA's driver reports markers, and kernels,
+ * of one queue as complete only when the device has also come to the kernels that were put into other queues
+ * before them, which can be the rest of a pass; copies it reports at once. */
+static cl_int mark_copies(clt_device *dev, cl_event *out) {
+    cl_event e = last_copy(dev);
+    cl_int code = CL_SUCCESS;
+    if (!e) {
+        code = clEnqueueReadBuffer(dev->queue, dev->signal.buffer, CL_FALSE, 0, SIGNAL_BYTES,
+                                   dev->signal.host, 0, NULL, &e);
+        if (code != CL_SUCCESS) return code;
+        clt_queue_note(dev, e);
+        *out = e;
+        return code;
+    }
+    *out = e;
+    return clRetainEvent(e);
 }
 
 clt_status clt_device_mark(clt_device *dev, clt_mark **out) {
     cl_event e;
     *out = NULL;
     if (clt_device_shares_host(dev) && dev->completed == dev->queued) return CLT_OK;
-    CLT_CL(dev, clEnqueueMarkerWithWaitList(dev->queue, 0, NULL, &e), "marking a place in a queue");
+    const cl_int code = dev->queue == dev->queues[CLT_QUEUE_COMPUTE]
+                            ? clEnqueueMarkerWithWaitList(dev->queue, 0, NULL, &e)
+                            : mark_copies(dev, &e);
+    CLT_CL(dev, code, "marking a place in a queue");
     *out = clt_malloc(sizeof **out);
     **out = (clt_mark){dev, e, dev->queued};
     return clt_device_flush(dev);
@@ -95,15 +156,29 @@ void clt_mark_release(clt_mark *m) {
     clt_free(m);
 }
 
+/* Where a copy puts its event: beside the compute queue marks take it. */
+static cl_event *copy_event(const clt_device *dev, cl_event *event) {
+    return dev->queue == dev->queues[CLT_QUEUE_COMPUTE] ? clt_trace_event(dev, event) : event;
+}
+
+static void copy_queued(const clt_buffer *b, cl_event event, const char *what, size_t bytes) {
+    if (!event) return;
+    clt_queue_note(b->dev, event);
+    if (b->dev->tracing)
+        clt_trace_add(b, event, what, bytes);
+    else
+        clReleaseEvent(event);
+}
+
 clt_status clt_buffer_send(clt_buffer *src, size_t offset, void *host, size_t bytes) {
     CLT_TRY(clt_buffer_check_on_device(src, offset, bytes, "reading"));
     if (bytes == 0) return CLT_OK;
     cl_event event = NULL;
     CLT_CL(src->dev,
            clEnqueueReadBuffer(clt_queue_next(src->dev), src->mem, CL_FALSE, offset, bytes, host, 0, NULL,
-                               clt_trace_event(src->dev, &event)),
+                               copy_event(src->dev, &event)),
            src->name);
-    clt_trace_add(src, event, "send", bytes);
+    copy_queued(src, event, "send", bytes);
     return CLT_OK;
 }
 
@@ -113,9 +188,9 @@ clt_status clt_buffer_fetch(clt_buffer *dst, size_t offset, const void *host, si
     cl_event event = NULL;
     CLT_CL(dst->dev,
            clEnqueueWriteBuffer(clt_queue_next(dst->dev), dst->mem, CL_FALSE, offset, bytes, host, 0, NULL,
-                                clt_trace_event(dst->dev, &event)),
+                                copy_event(dst->dev, &event)),
            dst->name);
-    clt_trace_add(dst, event, "fetch", bytes);
+    copy_queued(dst, event, "fetch", bytes);
     return CLT_OK;
 }
 

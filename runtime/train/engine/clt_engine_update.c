@@ -95,6 +95,18 @@ static clt_status sum_squares(clt_engine *e, clt_slab *total, clt_slab_range x) 
                               (clt_ref){e->chunk_sums, x.first / CLT_CHUNK});
 }
 
+/* Of the whole slab, where it is there: one kernel for each piece instead of one for each bucket, which is
+ * too small to fill a device. What is not this rank's is replaced by the sums of its owner. */
+static clt_status sum_all_squares(clt_engine *e, clt_slab *total) {
+    if (e->sharded_gradients) return each_stretch(e, total, UINT64_MAX, sum_squares);
+    for (uint64_t at = 0, n; at < e->table.total; at += n) {
+        clt_slab_at(total, at, &n);
+        n = CLT_MIN(n, e->table.total - at);
+        CLT_TRY(sum_squares(e, total, (clt_slab_range){at, n}));
+    }
+    return CLT_OK;
+}
+
 /* If the norm is not needed: only of the first elements of the guarded tensor, where the guard puts its NaN,
  * for the chunk in which they lie. */
 static clt_status look_at_guard(clt_engine *e, clt_slab *total, clt_slab_range x) {
@@ -115,7 +127,8 @@ clt_status clt_engine_judge_gradient(clt_engine *e, clt_slab *total) {
     bool frozen = false;
     for (int i = 0; i < e->table.n; i++) frozen |= e->frozen[i];
     if (frozen) CLT_TRY(each_stretch(e, total, UINT64_MAX, clear_frozen));
-    CLT_TRY(each_stretch(e, total, UINT64_MAX, clt_engine_needs_norm(c) ? sum_squares : look_at_guard));
+    CLT_TRY(clt_engine_needs_norm(c) ? sum_all_squares(e, total)
+                                     : each_stretch(e, total, UINT64_MAX, look_at_guard));
     CLT_TRY(clt_engine_gather_sums(e));
     const clt_norm_status_params p = {.chunk_sums = {e->chunk_sums, 0},
                                       .chunks = e->table.total / CLT_CHUNK,
