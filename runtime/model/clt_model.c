@@ -11,7 +11,7 @@
 /* --- families --- */
 
 /* The first one is the default of configurations that name no family. */
-static const clt_model_family *const families[] = {&clt_mpt_family, &clt_hf_model_family};
+static const clt_model_family *const families[] = {&clt_mpt_family, &clt_hf_model_family, &clt_vit_family};
 
 const clt_refusal clt_model_refused[] = {{"hf_t5", "encoder-decoder models are not supported"}, {NULL, NULL}};
 

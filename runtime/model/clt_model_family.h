@@ -90,7 +90,7 @@ struct clt_model {
     uint64_t weights_version; /* how often clt_model_weights_changed was called */
 };
 
-extern const clt_model_family clt_mpt_family, clt_hf_model_family;
+extern const clt_model_family clt_mpt_family, clt_hf_model_family, clt_vit_family;
 
 /* The key of clt_model_config_to_json's object that holds clt_model_config.source. */
 #define CLT_MODEL_SOURCE_KEY "_cltrain"

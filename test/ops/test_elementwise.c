@@ -278,7 +278,7 @@ static void dropout_case(int d, clt_dropout_params p, bool residual) {
     if (residual) p.residual = clt_tensor_of(tu_upload_rounded(d, p.y.type, r, n), p.cols, p.y.type);
     tu_assert_ok(clt_op_dropout(tu_ops(d), &p), "dropout");
     clt_ref_dropout(p.rows, p.seq, p.cols, x, residual ? r : NULL, p.p, p.seed, p.step, p.first_sample,
-                    p.layer, p.site, want);
+                    p.layer, p.site, p.whole_samples, want);
     assert_stored("dropout", p.y.type, p.y.ref, want, n);
     tu_release();
     clt_free(x);
