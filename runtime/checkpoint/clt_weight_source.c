@@ -31,13 +31,21 @@ struct clt_weight_source {
     clt_strv names; /* of the map's model, and those that files have without a prefix */
 };
 
+/* Blocks of timm's Vision Transformer begin as MPT's without "transformer.". */
+static bool is_timm(const char *name) {
+    static const char *const part[] = {".norm1.", ".norm2.", ".attn.qkv.", ".attn.proj.", ".mlp."};
+    for (size_t i = 0; i < CLT_COUNT_OF(part); i++)
+        if (strstr(name, part[i])) return true;
+    return false;
+}
+
 /* Composer writes "model." in front of every name, and the transformers package a model without its head
  * (MptModel) without "transformer.". */
 static const char *plain_name(clt_weight_source *s, const char *name) {
     static const char *const body[] = {"wte.", "wpe.", "blocks.", "norm_f."};
     if (!strncmp(name, "model.transformer.", 18) || !strncmp(name, "model.lm_head.", 14)) return name + 6;
     for (size_t i = 0; i < CLT_COUNT_OF(body); i++) {
-        if (strncmp(name, body[i], strlen(body[i])) != 0) continue;
+        if (strncmp(name, body[i], strlen(body[i])) != 0 || is_timm(name)) continue;
         clt_strv_add_owned(&s->names, clt_format("transformer.%s", name));
         return s->names.v[s->names.n - 1];
     }

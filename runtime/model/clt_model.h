@@ -42,7 +42,7 @@ const clt_schema *clt_model_schema_at(int i);
 /* Properties that the rest of a run needs. */
 typedef struct {
     int64_t vocab_size;  /* token ids are below it; 0: batches have no tokens */
-    int64_t max_seq_len; /* largest T; 0: all samples have the same size */
+    int64_t max_seq_len; /* largest T; with vocab_size 0 the T of every sample */
     int64_t layers;
     const char *layers_key; /* key of `model` that sets `layers` ("n_layers"); NULL: there is none */
     bool tied;              /* the head reads the table's first tensor, the token embedding */

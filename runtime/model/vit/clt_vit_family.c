@@ -5,7 +5,8 @@
 
 static clt_model_facts facts(const clt_model_config *config) {
     const clt_vit_config *v = (const clt_vit_config *)config;
-    return (clt_model_facts){.layers = v->block.n_layers, .layers_key = "depth"};
+    return (clt_model_facts){.max_seq_len = v->block.max_seq_len,
+                             .layers = v->block.n_layers, .layers_key = "depth"};
 }
 
 static char *describe(const clt_model_config *config) {

@@ -164,6 +164,20 @@ static clt_status resolve_recompute(clt_schema_reader *r, clt_config_builder *b)
     return CLT_OK;
 }
 
+clt_status clt_config_resolve_length(clt_schema_reader *r, clt_config *c) {
+    static const char key[] = "max_seq_len";
+    const clt_model_facts model = clt_model_get_facts(c->model);
+    if (!clt_config_given(c, key) && model.vocab_size)
+        return clt_error(r->status, "%s: key '%s' is missing: it must be given (tokens of a sample)", r->what,
+                         key);
+    if (model.vocab_size) return CLT_OK;
+    if (clt_config_given(c, key) && c->max_seq_len != model.max_seq_len)
+        return clt_schema_fail(r, key, "is %lld, and the model makes %lld tokens of an image: leave it out",
+                               (long long)c->max_seq_len, (long long)model.max_seq_len);
+    c->max_seq_len = model.max_seq_len;
+    return CLT_OK;
+}
+
 clt_status clt_config_resolve_precision(clt_schema_reader *r, clt_config_builder *b) {
     enum { EXACT8 = 3, FP8 = 4 };
     static const clt_dtype types[] = {
