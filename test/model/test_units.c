@@ -43,6 +43,9 @@ typedef struct {
     "{'fused_qkv': false, 'attn_logit_softcapping': 2}, 'ffn_config': {'ffn_type': 'mptglu'}}"
 #define BOTH BASE ", 'parallel_residual': true, 'post_norms': true, 'norm_offset': 1, 'emb_pdrop': 0.1}"
 
+#define VIT "{'name': 'vit', 'image_size': 12, 'patch_size': 4, 'width': 32, 'heads': 2, 'depth': 3, 'classes': 7"
+#define VIT_AVG VIT ", 'pooling': 'avg', 'drop_path': 0.4, 'pos_dropout': 0.1, 'attn_dropout': 0.1}"
+
 static const run_case cases[] = {
     {.model = BASE "}", .microbatches = 1},
     {.model = BASE "}", .recompute = CLT_RECOMPUTE_NORMS, .microbatches = 2, .groups = true},
@@ -68,6 +71,11 @@ static const run_case cases[] = {
     {.model = POST_NORMS, .microbatches = 1, .wide_norms = true},
     {.model = POST_NORMS, .microbatches = 2, .type = CLT_BF16, .numerics = CLT_FAST},
     {.model = BOTH, .recompute = CLT_RECOMPUTE_BLOCKS, .microbatches = 2, .type = CLT_BF16, .dropout = true},
+    {.model = VIT "}", .microbatches = 2},
+    {.model = VIT "}", .microbatches = 2, .type = CLT_BF16, .numerics = CLT_FAST},
+    {.model = VIT_AVG, .microbatches = 2, .recompute = CLT_RECOMPUTE_NORMS, .type = CLT_BF16},
+    {.model = VIT_AVG, .microbatches = 1, .recompute = CLT_RECOMPUTE_BLOCKS, .dropout = true},
+    {.model = VIT_AVG, .microbatches = 2, .type = CLT_BF16, .dropout = true},
 };
 
 /* --- whole slabs --- */
@@ -108,7 +116,8 @@ static void make_batches(rig *g) {
         clt_batch *to = &g->batch[b];
         tu_assert_ok(clt_model_example(g->config, T, SAMPLES, &g->storage[b], to), "example");
         int32_t *tokens = (int32_t *)to->field[CLT_TEXT_TOKENS];
-        for (uint64_t i = 0; i < SAMPLES * T; i++)
+        const bool text = clt_model_get_facts(g->config).vocab_size > 0; /* images stay those of the example */
+        for (uint64_t i = 0; text && i < SAMPLES * T; i++)
             tokens[i] = (int32_t)tu_random_below(5 + (uint64_t)b, i, VOCAB);
         to->samples = SAMPLES - b;
         to->first = (uint64_t)b * SAMPLES;
@@ -116,7 +125,9 @@ static void make_batches(rig *g) {
 }
 
 static void open_rig(rig *g, const run_case *c, int device) {
-    char *text = clt_format("{'max_seq_len': %d, 'vocab_size': %d, %s", T, VOCAB, c->model + 1);
+    char *text = strstr(c->model, "vit")
+                     ? clt_strdup(c->model)
+                     : clt_format("{'max_seq_len': %d, 'vocab_size': %d, %s", T, VOCAB, c->model + 1);
     clt_device *dev = tu_device(device);
     *g = (rig){.device = device, .c = *c, .config = tu_model(text)};
     clt_free(text);
@@ -197,6 +208,7 @@ static void run_passes(const rig *g, clt_model *m, const clt_slab *grads, const 
     tu_assert_ok(clt_model_eval(m, &p, &out->correct), "eval");
     end(a, CLT_ORDER_FORWARD);
     memcpy(out->eval_losses, tu_download(losses, SAMPLES), SAMPLES * sizeof(float));
+    if (!clt_model_get_facts(g->config).generates) return;
     begin(a, true);
     tu_assert_ok(clt_model_logits(m, g->batch[0].field[CLT_TEXT_TOKENS], T, 0, T, out->logits), "logits");
     end(a, CLT_ORDER_FORWARD);

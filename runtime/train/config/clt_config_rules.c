@@ -171,9 +171,8 @@ clt_status clt_config_resolve_length(clt_schema_reader *r, clt_config *c) {
         return clt_error(r->status, "%s: key '%s' is missing: it must be given (tokens of a sample)", r->what,
                          key);
     if (model.vocab_size) return CLT_OK;
-    if (clt_config_given(c, key) && c->max_seq_len != model.max_seq_len)
-        return clt_schema_fail(r, key, "is %lld, and the model makes %lld tokens of an image: leave it out",
-                               (long long)c->max_seq_len, (long long)model.max_seq_len);
+    if (clt_config_given(c, key) && r->notices)
+        clt_notices_add(r->notices, key, "the model's sizes say how many tokens an image has");
     c->max_seq_len = model.max_seq_len;
     return CLT_OK;
 }
