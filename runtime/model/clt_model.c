@@ -355,7 +355,7 @@ clt_status clt_model_fp8_set_scales(clt_model *m, const float *scale) {
     return m->family->fp8_set_scales(m, scale);
 }
 
-clt_status clt_model_eval(clt_model *m, const clt_model_pass *p, int64_t *correct) {
+clt_status clt_model_eval(clt_model *m, const clt_model_pass *p, clt_model_correct *correct) {
     return m->family->eval(m, p, correct);
 }
 

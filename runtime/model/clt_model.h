@@ -211,8 +211,12 @@ typedef struct {
 /* Forward and backward. Queues the work and does not wait. */
 clt_status clt_model_train(clt_model *m, const clt_model_pass *p);
 
-/* Forward only; waits. Adds to *correct the number of targets that are the most likely class. */
-clt_status clt_model_eval(clt_model *m, const clt_model_pass *p, int64_t *correct);
+/* Numbers of targets that are the most likely class, and among the five most likely ones (images alone). */
+typedef struct {
+    int64_t top1, top5;
+} clt_model_correct;
+/* Forward only; waits. Adds to *correct. */
+clt_status clt_model_eval(clt_model *m, const clt_model_pass *p, clt_model_correct *correct);
 
 /* Forward over `len` <= seq tokens of one text; writes the logits of positions [first, first + rows) into
  * host memory [rows, V]. Waits. With shape.texts the common prefix of this text and the one in place 0 is not

@@ -52,7 +52,7 @@ typedef struct {
                          clt_slab *weights, clt_slab *narrow, clt_model **out);
     void (*destroy)(clt_model *m);
     clt_status (*train)(clt_model *m, const clt_model_pass *p);
-    clt_status (*eval)(clt_model *m, const clt_model_pass *p, int64_t *correct);
+    clt_status (*eval)(clt_model *m, const clt_model_pass *p, clt_model_correct *correct);
     /* NULL: the family does not generate text. */
     clt_status (*logits)(clt_model *m, const int32_t *tokens, int64_t len, int64_t first, int64_t rows,
                          float *logits);

@@ -175,7 +175,7 @@ static clt_model_pass pass_of(const rig *g, int microbatch, const clt_slab *grad
 /* What passes make. Gradients are in a slab. */
 typedef struct {
     float losses[MICROBATCHES * SAMPLES], eval_losses[SAMPLES], logits[T * VOCAB];
-    int64_t correct;
+    clt_model_correct correct;
 } results;
 
 /* begin and end, if they are not NULL, enclose each pass. */
@@ -417,7 +417,7 @@ static void assert_same(const results *got, const results *want) {
     tu_assert_words("losses", got->losses, want->losses, MICROBATCHES * SAMPLES);
     tu_assert_words("losses of evaluation", got->eval_losses, want->eval_losses, SAMPLES);
     tu_assert_words("logits", got->logits, want->logits, T * VOCAB);
-    assert_int_equal(got->correct, want->correct);
+    assert_memory_equal(&got->correct, &want->correct, sizeof got->correct);
     assert_memory_equal(got, want, sizeof *got); /* also which NaN, and the sign of 0 */
 }
 

@@ -529,7 +529,7 @@ clt_status clt_mpt_head(clt_mpt *m, const clt_model_pass *b, bool grad, clt_ref 
                           b->sample_loss);
 }
 
-clt_status clt_mpt_eval(clt_model *model, const clt_model_pass *b, int64_t *correct) {
+clt_status clt_mpt_eval(clt_model *model, const clt_model_pass *b, clt_model_correct *correct) {
     clt_mpt *m = (clt_mpt *)model;
     const int64_t R = m->out_rows / m->shape.microbatch * b->batch->samples;
     CLT_TRY(m->ends->upload(m, b, false));
@@ -537,7 +537,10 @@ clt_status clt_mpt_eval(clt_model *model, const clt_model_pass *b, int64_t *corr
     CLT_TRY(m->ends->head(m, b, false, m->correct));
     CLT_TRY(clt_mpt_done(m, clt_mpt_head_unit(&m->cfg)));
     CLT_TRY(clt_buffer_read(m->correct.buf, m->correct.off * 4, m->host_correct, (size_t)R * 4));
-    for (int64_t i = 0; i < R; i++) *correct += m->host_correct[i] == m->ends->tokens;
+    for (int64_t i = 0; i < R; i++) {
+        correct->top1 += m->host_correct[i] == m->ends->tokens;
+        correct->top5 += !m->ends->tokens && m->host_correct[i] < 5;
+    }
     return CLT_OK;
 }
 

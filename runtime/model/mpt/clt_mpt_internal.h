@@ -460,7 +460,7 @@ clt_status clt_mpt_head(clt_mpt *m, const clt_model_pass *b, bool grad, clt_ref 
 clt_status clt_mpt_upload(clt_mpt *m, const clt_model_pass *b, bool grad);
 /* As the members of clt_model_family. */
 clt_status clt_mpt_train(clt_model *model, const clt_model_pass *p);
-clt_status clt_mpt_eval(clt_model *model, const clt_model_pass *p, int64_t *correct);
+clt_status clt_mpt_eval(clt_model *model, const clt_model_pass *p, clt_model_correct *correct);
 clt_status clt_mpt_logits(clt_model *model, const int32_t *tokens, int64_t len, int64_t first, int64_t rows,
                           float *logits);
 clt_status clt_mpt_next(clt_model *model, const clt_model_text *text, int64_t n, float *logits);

@@ -17,7 +17,7 @@ static const char *const names[] = {"vit", NULL}, *const types[] = {"timm_vit", 
 static const char *const poolings[] = {"token", "avg", NULL};
 
 static const clt_key keys[] = {
-    CLT_KEY_CHECKED(&clt_kind_choice, "name", CLT_KEY_REQUIRED, "the Vision Transformer of timm",
+    CLT_KEY_CHECKED(&clt_kind_choice, "name", "\"vit\"", "the Vision Transformer of timm",
                     .choices = names),
     CLT_KEY_CHECKED(&clt_kind_choice, "model_type", "\"timm_vit\"", "as checkpoints name it",
                     .choices = types),

@@ -387,7 +387,7 @@ clt_status clt_engine_measure(clt_engine *e, double *samples_per_second) {
 
 clt_status clt_engine_prepare_eval(clt_engine *e) {
     void *storage;
-    int64_t correct = 0;
+    clt_model_correct correct = {0};
     clt_batch b;
     CLT_TRY(example(e, 1, &storage, &b));
     const clt_model_pass pass = {.batch = &b, .sample_loss = {e->results, LOSSES}};
@@ -432,7 +432,7 @@ clt_status clt_engine_span_logits(clt_engine *e, const int32_t *tokens, int64_t 
 }
 
 clt_status clt_engine_eval(clt_engine *e, const clt_batch *b, clt_engine_sums *sums) {
-    int64_t correct = 0;
+    clt_model_correct correct = {0};
     CLT_TRY(clt_engine_settle(e));
     for (int64_t at = 0; at < b->samples; at += e->plan->microbatch) {
         clt_batch mb;
@@ -447,9 +447,11 @@ clt_status clt_engine_eval(clt_engine *e, const clt_batch *b, clt_engine_sums *s
         CLT_TRY(clt_buffer_read(e->results, LOSSES * 4, losses, (size_t)b->samples * sizeof *losses));
     const clt_lane_split split = clt_engine_even(e);
     CLT_TRY(clt_engine_gather(e, &split, b->global_samples));
-    CLT_TRY(clt_group_sum_i64(e->group, &correct, 1));
+    int64_t counts[] = {correct.top1, correct.top5};
+    CLT_TRY(clt_group_sum_i64(e->group, counts, 2));
     for (int64_t i = 0; i < b->global_samples; i++) sums->loss += (double)losses[i];
     sums->targets += b->global_targets;
-    sums->correct += correct;
+    sums->correct.top1 += counts[0];
+    sums->correct.top5 += counts[1];
     return CLT_OK;
 }
