@@ -141,7 +141,7 @@ typedef struct {
      * without training), and casts a weight once after a change instead of at every product. */
     bool eight_weights;
     /* The same products of the blocks alone are in 8-bit floating point (clt_op_fp8.h) with the scales of
-     * clt_model_fp8_set_scales, 1 at first. Samples are multiples of 16 tokens. */
+     * clt_model_fp8_set_scales, 1 at first. Fast where samples are multiples of 16 tokens. */
     bool fp8;
     /* Attention of passes over whole samples multiplies 8-bit blocks (clt_op_attention8.h); that of texts
      * that grow does not. */

@@ -247,23 +247,57 @@ static void hash_of(int64_t microbatch, const char *const *over, size_t n, uint6
     clt_free(x.targets);
 }
 
+/* Dropped branches and elements, both poolings, products of 8 bits: images of 17 tokens are no multiple of
+ * any block. */
 static void divisions_give_the_same_bits(void **state) {
     (void)state;
-    static const char *const cases[][4] = {{"model.drop_path=0.3", "model.pos_dropout=0.1", "model.attn_dropout=0.1", "cltrain.exact_lanes=1"},
-                                           {"model.pooling=avg", "model.qkv_bias=true", "cltrain.exact_lanes=1", "seed=17"}};
-    for (size_t i = 0; i < 1; i++) {
+    enum { OVERRIDES = 4 };
+    static const char *const cases[][OVERRIDES] = {
+        {"model.drop_path=0.3", "model.pos_dropout=0.1", "model.attn_dropout=0.1", "precision=fp32"},
+        {"cltrain.recompute=norms", "cltrain.numerics=exact", "model.drop_path=0.2", "precision=amp_bf16"},
+        {"cltrain.recompute=norms", "cltrain.numerics=exact", "model.drop_path=0.2", "precision=amp_fp8"},
+        {"cltrain.recompute=norms", "cltrain.attention_bits=8", "model.drop_path=0.2", "precision=exact8"}};
+    for (size_t i = 0; i < CLT_COUNT_OF(cases); i++) {
         uint64_t whole[CLT_ENGINE_PARTS], parts[CLT_ENGINE_PARTS];
-        hash_of(8, cases[i], 4, whole);
-        for (int64_t microbatch = 1; microbatch < 8; microbatch += 2) {
-            hash_of(microbatch, cases[i], 4, parts);
+        hash_of(8, cases[i], OVERRIDES, whole);
+        for (int64_t microbatch = 1; microbatch < 8; microbatch += 4) {
+            hash_of(microbatch, cases[i], OVERRIDES, parts);
             assert_memory_equal(whole, parts, sizeof whole);
         }
     }
 }
 
+/* Losses of the AdamW run in fewer bits: near those of fp32. */
+static void fewer_bits_train(void **state) {
+    (void)state;
+    static const char *const precision[] = {"precision=amp_bf16", "precision=amp_fp8", "precision=exact8"};
+    json_t *all = golden_load(FOLDER "train-adamw.json"), *want;
+    for (size_t k = 0; k < CLT_COUNT_OF(precision); k++) {
+        rig r;
+        images x;
+        clt_timestamp now = {0};
+        size_t i;
+        double worst = 0;
+        load_images(&x, 0.1);
+        open_rig(&r, ADAMW, BATCH, &precision[k], 1);
+        json_array_foreach(json_object_get(all, "steps"), i, want) {
+            clt_engine_result got;
+            double lr;
+            take_step(&r, &x, &now, &lr, &got);
+            worst = fmax(worst, fabs(got.loss - number(want, "loss")));
+        }
+        printf("    %s: losses are off by %.2g\n", precision[k], worst);
+        assert_true(worst < 0.1);
+        close_rig(&r);
+        clt_free(x.pixels);
+        clt_free(x.targets);
+    }
+    json_decref(all);
+}
+
 int main(int argc, char **argv) {
     tu_init(argc, argv);
     const struct CMUnitTest tests[] = {cmocka_unit_test(sgd), cmocka_unit_test(nesterov), cmocka_unit_test(adamw),
-                                       cmocka_unit_test(divisions_give_the_same_bits)};
+                                       cmocka_unit_test(divisions_give_the_same_bits), cmocka_unit_test(fewer_bits_train)};
     return tu_run(tests, CLT_COUNT_OF(tests));
 }

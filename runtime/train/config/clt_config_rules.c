@@ -186,7 +186,7 @@ clt_status clt_config_resolve_precision(clt_schema_reader *r, clt_config_builder
     c->precision = types[b->precision];
     c->eight_bits = b->precision == EXACT8;
     c->fp8 = b->precision == FP8;
-    if (c->fp8 && c->max_seq_len % 16)
+    if (c->fp8 && c->max_seq_len % 16 && clt_model_get_facts(c->model).vocab_size)
         return clt_schema_fail(r, "max_seq_len", "is %lld: amp_fp8 needs a multiple of 16",
                                (long long)c->max_seq_len);
     bool fast = c->precision != CLT_F32 && !c->eight_bits;
