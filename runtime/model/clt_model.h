@@ -261,7 +261,8 @@ typedef clt_status (*clt_model_logits_fn)(void *ctx, int64_t first, int64_t rows
 clt_status clt_model_span_logits(clt_model *m, const int32_t *tokens, int64_t samples, int64_t len,
                                  const clt_model_span *span, clt_model_logits_fn fn, void *ctx);
 
-/* Activations of the last pass of a model with shape.training, for tests: "emb", "block<i>", "norm_f", [samples
+/* Activations of the last pass of a model with shape.training, for tests: "emb", "block<i>", "norm_f",
+ * [samples
  * * seq, C], or what a family's own names stand for. */
 clt_status clt_model_activation(clt_model *m, const char *name, float *out, size_t count);
 

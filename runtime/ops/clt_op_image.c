@@ -27,7 +27,8 @@ static clt_status run_place(clt_ops *ops, const clt_variant *v, const clt_place_
     return launch(ops, v, "place_tokens", p->cols, p->images * p->tokens, args, CLT_COUNT_OF(args));
 }
 
-static clt_status run_mean(clt_ops *ops, const clt_variant *v, const clt_mean_tokens_params *p, bool backward) {
+static clt_status run_mean(clt_ops *ops, const clt_variant *v, const clt_mean_tokens_params *p,
+                           bool backward) {
     clt_arg args[] = {CLT_REF(backward ? p->y : p->x), CLT_REF(backward ? p->x : p->y), CLT_U64(p->tokens),
                       CLT_U64(p->cols), CLT_F32(1.0f / (float)(p->tokens - 1))};
     return launch(ops, v, backward ? "mean_tokens_backward" : "mean_tokens", p->cols,
@@ -42,13 +43,12 @@ static void check_unfold(clt_check *c, const clt_variant *v, clt_dtype type) {
     enum { PIXELS = IMAGES * 3 * HEIGHT * WIDTH, N = IMAGES * TOKENS * PATCH };
     const float *x = clt_check_random(c, PIXELS, 1);
     float *want = clt_check_zeros(c, N), *blank = clt_check_zeros(c, N);
-    const clt_unfold_params p = {
-        .images = IMAGES,
-        .height = HEIGHT,
-        .width = WIDTH,
-        .p = P,
-        .pixels = clt_check_upload(c, x, PIXELS),
-        .out = clt_tensor_of(clt_check_upload_as(c, type, blank, N), PATCH, type)};
+    const clt_unfold_params p = {.images = IMAGES,
+                                 .height = HEIGHT,
+                                 .width = WIDTH,
+                                 .p = P,
+                                 .pixels = clt_check_upload(c, x, PIXELS),
+                                 .out = clt_tensor_of(clt_check_upload_as(c, type, blank, N), PATCH, type)};
     if (c->st == CLT_OK) c->st = run_unfold(c->ops, v, &p);
     clt_ref_unfold_patches(IMAGES, HEIGHT, WIDTH, P, x, want);
     clt_check_compare_as(c, type, "patches", p.out.ref, want, N);
@@ -88,10 +88,8 @@ static clt_status check_variant(clt_ops *ops, const clt_variant *v, void *ctx) {
 
 static clt_status pick(clt_ops *ops, clt_dtype type, const clt_variant **v) {
     char options[16];
-    const clt_variant_question q = {.op = "image",
-                                    .options = clt_type_option(type, options),
-                                    .check = check_variant,
-                                    .call = &type};
+    const clt_variant_question q = {
+        .op = "image", .options = clt_type_option(type, options), .check = check_variant, .call = &type};
     return clt_variant_pick_for(ops, &q, v);
 }
 

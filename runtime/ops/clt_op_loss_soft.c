@@ -9,9 +9,9 @@
 static clt_status run(clt_ops *ops, const clt_variant *v, const clt_loss_soft_params *p) {
     clt_kernel *k;
     CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "loss_soft", v->options, &k));
-    const clt_arg args[] = {CLT_REF(p->logits.ref), CLT_REF(p->targets),    CLT_REF(p->label),
-                            CLT_REF(p->row_loss),   CLT_REF(p->rank),       CLT_REF(p->row_weight),
-                            CLT_U64(p->vocab),      CLT_U64(p->logits.ld),  CLT_F32(p->weight)};
+    const clt_arg args[] = {CLT_REF(p->logits.ref), CLT_REF(p->targets),   CLT_REF(p->label),
+                            CLT_REF(p->row_loss),   CLT_REF(p->rank),      CLT_REF(p->row_weight),
+                            CLT_U64(p->vocab),      CLT_U64(p->logits.ld), CLT_F32(p->weight)};
     const size_t wg = (size_t)clt_variant_param(v, "WG", 1);
     return clt_launch(k, 1, (size_t[]){(size_t)p->rows * wg}, (size_t[]){wg}, args, CLT_COUNT_OF(args));
 }
@@ -75,8 +75,7 @@ clt_status clt_op_loss_soft(clt_ops *ops, const clt_loss_soft_params *p) {
     char options[64];
     const clt_variant *v;
     snprintf(options, sizeof options, " -DGRAD=%d -DTYPE=%d", p->grad, (int)p->logits.type);
-    const clt_variant_question q = {
-        .op = "loss_soft", .options = options, .check = check_variant, .call = p};
+    const clt_variant_question q = {.op = "loss_soft", .options = options, .check = check_variant, .call = p};
     CLT_TRY(clt_variant_pick_for(ops, &q, &v));
     return run(ops, v, p);
 }

@@ -18,7 +18,8 @@ static const double BOUND = 2e-3, STEP = 0.01, SMALLEST = 0.02;
 #define ROPE "'rope': true, 'rope_impl': 'hf', 'rope_fraction': 0.5"
 #define GLU ", 'ffn_config': {'ffn_type': 'mptglu', 'ffn_act_fn': {'name': 'gelu', 'approximate': 'tanh'}}"
 
-#define VIT "{'name': 'vit', 'image_size': 13, 'patch_size': 4, 'width': 32, 'heads': 2, 'depth': 2, 'classes': 7"
+#define VIT                                                                                                  \
+    "{'name': 'vit', 'image_size': 13, 'patch_size': 4, 'width': 32, 'heads': 2, 'depth': 2, 'classes': 7"
 
 static const struct {
     const char *model;

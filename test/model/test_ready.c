@@ -7,8 +7,8 @@
 
 enum { T = 24, VOCAB = 40, SAMPLES = 3 };
 
-/* Biases, an untied head, a tied embedding with its own accumulator of lookups, grouped keys and values; class
- * tokens and means of patches. */
+/* Biases, an untied head, a tied embedding with its own accumulator of lookups, grouped keys and values;
+ * class tokens and means of patches. */
 static const char *const models[] = {
     "{'d_model': 32, 'n_heads': 4, 'n_layers': 3}",
     "{'d_model': 32, 'n_heads': 4, 'n_layers': 2, 'tie_word_embeddings': false, 'no_bias': true, "

@@ -43,7 +43,8 @@ typedef struct {
     "{'fused_qkv': false, 'attn_logit_softcapping': 2}, 'ffn_config': {'ffn_type': 'mptglu'}}"
 #define BOTH BASE ", 'parallel_residual': true, 'post_norms': true, 'norm_offset': 1, 'emb_pdrop': 0.1}"
 
-#define VIT "{'name': 'vit', 'image_size': 12, 'patch_size': 4, 'width': 32, 'heads': 2, 'depth': 3, 'classes': 7"
+#define VIT                                                                                                  \
+    "{'name': 'vit', 'image_size': 12, 'patch_size': 4, 'width': 32, 'heads': 2, 'depth': 3, 'classes': 7"
 #define VIT_AVG VIT ", 'pooling': 'avg', 'drop_path': 0.4, 'pos_dropout': 0.1, 'attn_dropout': 0.1}"
 
 static const run_case cases[] = {
@@ -116,7 +117,8 @@ static void make_batches(rig *g) {
         clt_batch *to = &g->batch[b];
         tu_assert_ok(clt_model_example(g->config, T, SAMPLES, &g->storage[b], to), "example");
         int32_t *tokens = (int32_t *)to->field[CLT_TEXT_TOKENS];
-        const bool text = clt_model_get_facts(g->config).vocab_size > 0; /* images stay those of the example */
+        const bool text =
+            clt_model_get_facts(g->config).vocab_size > 0; /* images stay those of the example */
         for (uint64_t i = 0; text && i < SAMPLES * T; i++)
             tokens[i] = (int32_t)tu_random_below(5 + (uint64_t)b, i, VOCAB);
         to->samples = SAMPLES - b;

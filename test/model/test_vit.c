@@ -16,8 +16,12 @@
 enum { SAMPLES = 4, STRIDE = 13, LARGE = 1024 };
 static const double LOGIT_BOUND = 5e-6, GRAD_BOUND = 1e-5, LOSS_BOUND = 2e-6, BF16_BOUND = 0.02;
 
-#define MAIN "'image_size': 32, 'patch_size': 8, 'width': 160, 'depth': 3, 'heads': 2, 'mlp_ratio': 1.2, 'classes': 10"
-#define MINI "'image_size': 16, 'patch_size': 8, 'width': 24, 'depth': 2, 'heads': 2, 'classes': 5, 'drop_path': 0.25"
+#define MAIN                                                                                                 \
+    "'image_size': 32, 'patch_size': 8, 'width': 160, 'depth': 3, 'heads': 2, 'mlp_ratio': 1.2, 'classes': " \
+    "10"
+#define MINI                                                                                                 \
+    "'image_size': 16, 'patch_size': 8, 'width': 24, 'depth': 2, 'heads': 2, 'classes': 5, 'drop_path': "    \
+    "0.25"
 
 /* --- a model on a device, with a batch of golden images --- */
 
@@ -101,10 +105,10 @@ static void open_rig(rig *g, const char *folder, const char *model, const clt_mo
                                       SAMPLES * sizeof *g->labels),
                  "labels");
     smooth(g, 0);
-    g->batch = (clt_batch){.samples = SAMPLES,
-                           .field = {[CLT_IMAGE_PIXELS] = g->pixels,
-                                     [CLT_IMAGE_TARGETS] = g->targets,
-                                     [CLT_IMAGE_LABEL] = g->labels}};
+    g->batch = (clt_batch){
+        .samples = SAMPLES,
+        .field = {
+            [CLT_IMAGE_PIXELS] = g->pixels, [CLT_IMAGE_TARGETS] = g->targets, [CLT_IMAGE_LABEL] = g->labels}};
     g->losses = tu_upload(0, (float[SAMPLES]){0}, SAMPLES);
     clt_model_shape shape = *like;
     shape.microbatch = shape.microbatch ? shape.microbatch : SAMPLES;
@@ -268,8 +272,8 @@ static void main_model(void **state) {
 }
 
 static void check_mini_activations(const rig *g) {
-    static const char *const part[][2] = {{"norm1", "norm1"}, {"qkv", "qkv"},  {"heads", "attn_heads"},
-                                          {"norm2", "norm2"}, {"up", "fc1"},   {"hidden", "gelu"}};
+    static const char *const part[][2] = {{"norm1", "norm1"}, {"qkv", "qkv"}, {"heads", "attn_heads"},
+                                          {"norm2", "norm2"}, {"up", "fc1"},  {"hidden", "gelu"}};
     char name[32], key[48];
     for (int i = 0; i < 2; i++) {
         snprintf(name, sizeof name, "block%d", i);
@@ -298,9 +302,9 @@ static bool keeps_the_same(uint64_t seed, const uint8_t *keep) {
 static uint64_t seed_of_masks(const rig *g) {
     uint8_t keep[16];
     uint64_t seed = 1;
-    tu_assert_ok(clt_safetensors_read(g->want, clt_safetensors_find(g->want, "drop_path.keep"), 0, keep,
-                                      sizeof keep),
-                 "drop_path.keep");
+    tu_assert_ok(
+        clt_safetensors_read(g->want, clt_safetensors_find(g->want, "drop_path.keep"), 0, keep, sizeof keep),
+        "drop_path.keep");
     for (int i = 0; i < 8; i++) assert_int_equal(keep[i], 1); /* the first block drops nothing */
     while (!keeps_the_same(seed, keep))
         if (++seed > 10000000) fail_msg("no seed has timm's masks");
@@ -363,7 +367,9 @@ static void microbatches_and_recomputation_change_no_bits(void **state) {
         size_t n;
         float *want = gradients_of(SAMPLES, type, CLT_RECOMPUTE_NONE, &n);
         for (int64_t k = 1; k <= SAMPLES; k++) {
-            const clt_recompute again = k % 2 ? CLT_RECOMPUTE_BLOCKS : t ? CLT_RECOMPUTE_NONE : CLT_RECOMPUTE_NORMS;
+            const clt_recompute again = k % 2 ? CLT_RECOMPUTE_BLOCKS
+                                        : t   ? CLT_RECOMPUTE_NONE
+                                              : CLT_RECOMPUTE_NORMS;
             float *got = gradients_of(k, type, again, &n);
             tu_assert_words("gradients", got, want, n);
             clt_free(got);
@@ -374,8 +380,8 @@ static void microbatches_and_recomputation_change_no_bits(void **state) {
 
 /* --- sizes --- */
 
-/* Parameters of timm's models with 1000 classes, tensors, those that decay, and FLOP of a training step for an
- * image (torch's FlopCounterMode gives the same for base). */
+/* Parameters of timm's models with 1000 classes, tensors, those that decay, and FLOP of a training step for
+ * an image (torch's FlopCounterMode gives the same for base). */
 static void presets_have_timms_sizes(void **state) {
     (void)state;
     static const struct {
@@ -431,10 +437,10 @@ static void initial_values(void **state) {
         const clt_slab_entry *e = &t.entry[i];
         const bool patch = i == CLT_VIT_PATCH_WEIGHT || i == CLT_VIT_PATCH_BIAS;
         const double bound = 1 / sqrt(3.0 * 8 * 8), n = (double)e->count,
-                     want = patch               ? bound / sqrt(3)
+                     want = patch                ? bound / sqrt(3)
                             : i == CLT_VIT_CLASS ? 1e-6
                             : e->dims > 1        ? 0.02
-                                                 : (double)(strstr(e->name, "norm") && strstr(e->name, "weight"));
+                                          : (double)(strstr(e->name, "norm") && strstr(e->name, "weight"));
         float *x = clt_malloc(e->count * sizeof *x);
         double square = 0;
         clt_model_init_range(c, &t, i, 17, 0, e->count, x);
@@ -463,9 +469,12 @@ static void bf16_is_near(void **state) {
 
 int main(int argc, char **argv) {
     tu_init(argc, argv);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(main_model), cmocka_unit_test(mini_model),
-                                       cmocka_unit_test(bf16_is_near), cmocka_unit_test(microbatches_and_recomputation_change_no_bits),
-                                       cmocka_unit_test(presets_have_timms_sizes), cmocka_unit_test(configurations_read_back),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(main_model),
+                                       cmocka_unit_test(mini_model),
+                                       cmocka_unit_test(bf16_is_near),
+                                       cmocka_unit_test(microbatches_and_recomputation_change_no_bits),
+                                       cmocka_unit_test(presets_have_timms_sizes),
+                                       cmocka_unit_test(configurations_read_back),
                                        cmocka_unit_test(initial_values)};
     return tu_run(tests, CLT_COUNT_OF(tests));
 }

@@ -25,8 +25,10 @@ static void unfold(int d, const shape *s, clt_dtype type) {
     const size_t pixels = (size_t)(s->images * 3 * s->height * s->width),
                  n = (size_t)(s->images * tokens_of(s) * patch);
     float *x = tu_random(pixels, 1, 2.0f), *blank = clt_calloc(n, 4), *want = clt_malloc(n * 4);
-    const clt_unfold_params p = {s->images, s->height,
-                                 s->width,  s->p,
+    const clt_unfold_params p = {s->images,
+                                 s->height,
+                                 s->width,
+                                 s->p,
                                  tu_upload(d, x, pixels),
                                  clt_tensor_of(tu_upload_as(d, type, blank, n), patch, type)};
     tu_assert_ok(clt_op_unfold_patches(tu_ops(d), &p), "patches");
@@ -39,10 +41,15 @@ static void unfold(int d, const shape *s, clt_dtype type) {
 
 static void tokens(int d, const shape *s) {
     const int64_t T = tokens_of(s);
-    const size_t n = (size_t)(s->images * T * s->cols), cols = (size_t)s->cols, means = (size_t)s->images * cols;
+    const size_t n = (size_t)(s->images * T * s->cols), cols = (size_t)s->cols,
+                 means = (size_t)s->images * cols;
     float *x = tu_random(n, 2, 1.0f), *first = tu_random(cols, 3, 1.0f), *mean = clt_malloc(means * 4);
     float *position = tu_random((size_t)T * cols, 4, 1.0f);
-    const clt_place_tokens_params p = {s->images, T, s->cols, tu_upload(d, x, n), tu_upload(d, first, cols),
+    const clt_place_tokens_params p = {s->images,
+                                       T,
+                                       s->cols,
+                                       tu_upload(d, x, n),
+                                       tu_upload(d, first, cols),
                                        tu_upload(d, position, (size_t)T * cols)};
     const clt_mean_tokens_params m = {s->images, T, s->cols, p.x, tu_blank(d, means)},
                                  g = {s->images, T, s->cols, tu_blank(d, n), m.y};
@@ -87,7 +94,8 @@ static double convolved(const shape *s, const float *image, const float *filter,
 static void patches_stand_for_a_convolution(void **state) {
     (void)state;
     const shape s = {2, 11, 14, 3, 0};
-    const int64_t across = s.width / s.p, T = tokens_of(&s), patch = 3 * s.p * s.p, pixels = 3 * s.height * s.width;
+    const int64_t across = s.width / s.p, T = tokens_of(&s), patch = 3 * s.p * s.p,
+                  pixels = 3 * s.height * s.width;
     float *x = tu_random((size_t)(s.images * pixels), 1, 1.0f), *filter = tu_random((size_t)patch, 2, 1.0f);
     float *rows = clt_malloc((size_t)(s.images * T * patch) * sizeof *rows);
     clt_ref_unfold_patches(s.images, s.height, s.width, s.p, x, rows);

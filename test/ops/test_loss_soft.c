@@ -1,5 +1,6 @@
-/* Softmax cross-entropy with probabilities as targets: every variant on every device gives the oracle's words;
- * a single target of 1 gives those of the plain loss; the oracle is compared with the formula in double. */
+/* Softmax cross-entropy with probabilities as targets: every variant on every device gives the oracle's
+ * words; a single target of 1 gives those of the plain loss; the oracle is compared with the formula in
+ * double. */
 #include "test/test_util.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
-/* Training of a Vision Transformer compared with timm in double (test/golden/vit/README.md): SGD, Nesterov and
- * AdamW with timm's groups and schedule. Losses within 1e-5, gradient norms within 1e-4 relative, final weights
- * within 1e-5. Every division of a batch gives the same bits. */
+/* Training of a Vision Transformer compared with timm in double (test/golden/vit/README.md): SGD, Nesterov
+ * and AdamW with timm's groups and schedule. Losses within 1e-5, gradient norms within 1e-4 relative, final
+ * weights within 1e-5. Every division of a batch gives the same bits. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,9 +30,10 @@ static void load_images(images *x, double smoothing) {
     clt_safetensors *s;
     uint8_t *bytes = clt_malloc(IMAGES * PIXELS);
     tu_assert_ok(clt_safetensors_open(FOLDER "train.safetensors", &s), "images");
-    tu_assert_ok(clt_safetensors_read(s, clt_safetensors_find(s, "pixels"), 0, bytes, IMAGES * PIXELS), "pixels");
-    tu_assert_ok(
-        clt_safetensors_read(s, clt_safetensors_find(s, "labels"), 0, x->labels, sizeof x->labels), "labels");
+    tu_assert_ok(clt_safetensors_read(s, clt_safetensors_find(s, "pixels"), 0, bytes, IMAGES * PIXELS),
+                 "pixels");
+    tu_assert_ok(clt_safetensors_read(s, clt_safetensors_find(s, "labels"), 0, x->labels, sizeof x->labels),
+                 "labels");
     clt_safetensors_close(s);
     x->pixels = clt_malloc(IMAGES * PIXELS * sizeof *x->pixels);
     x->targets = clt_malloc(IMAGES * CLASSES * sizeof *x->targets);
@@ -100,7 +101,8 @@ static void close_rig(rig *r) {
 
 static void take_step(rig *r, const images *x, clt_timestamp *now, double *lr, clt_engine_result *out) {
     const clt_batch b = batch_of(x, (int)now->batch);
-    const double alpha = clt_schedule_next_alpha(&r->schedule, now, now->batch ? BATCH : 0, now->batch ? BATCH : 0);
+    const double alpha =
+        clt_schedule_next_alpha(&r->schedule, now, now->batch ? BATCH : 0, now->batch ? BATCH : 0);
     *lr = alpha * r->cfg->optimizer.groups[0].lr;
     const clt_engine_step_params p = {.batch = &b, .step = now->batch + 1, .alpha = alpha};
     clt_timestamp_next_batch(now, BATCH, BATCH, false);
@@ -164,7 +166,8 @@ static double check_weights(const rig *r, const char *file) {
         for (uint64_t j = 0; j < n; j++) {
             if (noise && j * step >= e->count / 3 && j * step < 2 * e->count / 3) continue;
             const double d = fabs((double)got[j * step] - (double)want[j]);
-            if (!(d < WEIGHT_BOUND)) fail_msg("%s[%llu] is off by %g", e->name, (unsigned long long)(j * step), d);
+            if (!(d < WEIGHT_BOUND))
+                fail_msg("%s[%llu] is off by %g", e->name, (unsigned long long)(j * step), d);
             worst = fmax(worst, d);
         }
         clt_free(want);
@@ -178,7 +181,8 @@ static void train_as_timm(const char *name, const char *yaml, const char *const 
     rig r;
     images x;
     clt_timestamp now = {0};
-    char *file = clt_format(FOLDER "train-%s.json", name), *final = clt_format(FOLDER "final-%s.safetensors", name);
+    char *file = clt_format(FOLDER "train-%s.json", name),
+         *final = clt_format(FOLDER "final-%s.safetensors", name);
     json_t *all = golden_load(file), *want;
     double loss = 0, norm = 0, weights = 0;
     size_t i;
@@ -192,8 +196,8 @@ static void train_as_timm(const char *name, const char *yaml, const char *const 
                      dn = fabs((double)got.grad_norm / number(want, "grad_norm") - 1),
                      dr = fabs(lr - number(want, "lr"));
         if (!(dl < LOSS_BOUND) || !(dn < NORM_BOUND) || !(dr < LR_BOUND))
-            fail_msg("%s: step %zu: loss off by %g, gradient norm by %g (relative), lr by %g", name, i + 1, dl, dn,
-                     dr);
+            fail_msg("%s: step %zu: loss off by %g, gradient norm by %g (relative), lr by %g", name, i + 1,
+                     dl, dn, dr);
         loss = fmax(loss, dl);
         norm = fmax(norm, dn);
     }
@@ -297,7 +301,8 @@ static void fewer_bits_train(void **state) {
 
 int main(int argc, char **argv) {
     tu_init(argc, argv);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(sgd), cmocka_unit_test(nesterov), cmocka_unit_test(adamw),
-                                       cmocka_unit_test(divisions_give_the_same_bits), cmocka_unit_test(fewer_bits_train)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sgd), cmocka_unit_test(nesterov), cmocka_unit_test(adamw),
+        cmocka_unit_test(divisions_give_the_same_bits), cmocka_unit_test(fewer_bits_train)};
     return tu_run(tests, CLT_COUNT_OF(tests));
 }

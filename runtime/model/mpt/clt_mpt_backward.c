@@ -414,7 +414,8 @@ static clt_status attention_backward(backward_pass *p, int layer) {
 clt_status clt_mpt_embedding_backward(clt_mpt *m, const clt_model_pass *b) {
     const clt_mpt_config *c = &m->cfg;
     const int64_t C = c->d_model, R = b->batch->samples * m->shape.seq;
-    clt_tensor dwte = clt_mpt_entry(b->grads, m->index.wte), lookup = clt_tensor_of(m->lookups.sum, C, CLT_F32);
+    clt_tensor dwte = clt_mpt_entry(b->grads, m->index.wte),
+               lookup = clt_tensor_of(m->lookups.sum, C, CLT_F32);
     if (b->dropout && c->emb_pdrop > 0)
         CLT_TRY(clt_mpt_dropout(m, b, c->emb_pdrop, 0, CLT_SITE_EMBEDDING, CLT_F32, m->dx, clt_ref_none(),
                                 CLT_F32, m->dx));
@@ -465,8 +466,8 @@ static clt_status final_norm_backward(backward_pass *p) {
         CLT_TRY(m->ends->out_backward(m, p->b));
     else
         CLT_TRY(norm_backward(p, m->x_last, m->meanf, m->rstdf, m->index.norm_f_w, m->index.norm_f_b, m->dnf,
-                          clt_ref_none(), m->dx, clt_ref_none(), m->index.block[m->cfg.n_layers - 1].bdown,
-                          unit - 1, clt_ref_none()));
+                              clt_ref_none(), m->dx, clt_ref_none(),
+                              m->index.block[m->cfg.n_layers - 1].bdown, unit - 1, clt_ref_none()));
     CLT_TRY(clt_mpt_done(m, unit));
     /* Not on the way: x_last, which that pass reads, may be where the copy goes. */
     if (rounded(p).buf)

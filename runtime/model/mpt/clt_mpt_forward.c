@@ -106,8 +106,7 @@ typedef struct {
 
 static branch_tail tail_of(const clt_mpt *m, int layer, clt_mpt_branch branch) {
     const clt_mpt_block_index *x = &m->index.block[layer];
-    return branch == CLT_MPT_ATTENTION ? (branch_tail){x->wout, x->bout}
-                                       : (branch_tail){x->wdown, x->bdown};
+    return branch == CLT_MPT_ATTENTION ? (branch_tail){x->wout, x->bout} : (branch_tail){x->wdown, x->bdown};
 }
 
 /* The product at the end of a branch. */

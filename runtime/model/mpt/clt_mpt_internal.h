@@ -46,8 +46,8 @@ void clt_mpt_index_free(clt_mpt_index *x);
 
 /* --- units (clt_mpt_units.c), as the members of clt_model_family --- */
 
-/* The units of a model of n blocks: PREFIX, the block's number, '.' and NORM name the first tensor of a block,
- * `head` that of the head. */
+/* The units of a model of n blocks: PREFIX, the block's number, '.' and NORM name the first tensor of a
+ * block, `head` that of the head. */
 int clt_mpt_units_of(const clt_slab_table *table, int64_t n, const char *prefix, const char *norm,
                      const char *head, clt_model_unit **units);
 int clt_mpt_units(const clt_model_config *config, const clt_slab_table *table, clt_model_unit **units);
@@ -192,11 +192,11 @@ typedef struct {
     clt_status (*take_host)(clt_mpt *m); /* m->host, m->host_correct and what else the host needs */
     uint64_t (*workspace)(const clt_mpt *m, clt_device_type type); /* of the ends' operations, a bound */
     clt_status (*upload)(clt_mpt *m, const clt_model_pass *b, bool grad);
-    clt_status (*embed)(clt_mpt *m, const clt_model_pass *b);                /* to acts[0].x */
-    clt_status (*embed_backward)(clt_mpt *m, const clt_model_pass *b);       /* from dx; may change it */
-    clt_status (*out)(clt_mpt *m, const clt_model_pass *b);                  /* from x_last to nf */
-    clt_status (*out_backward)(clt_mpt *m, const clt_model_pass *b);         /* from dnf to dx; NULL: a norm
-                                                                                of every row */
+    clt_status (*embed)(clt_mpt *m, const clt_model_pass *b);          /* to acts[0].x */
+    clt_status (*embed_backward)(clt_mpt *m, const clt_model_pass *b); /* from dx; may change it */
+    clt_status (*out)(clt_mpt *m, const clt_model_pass *b);            /* from x_last to nf */
+    clt_status (*out_backward)(clt_mpt *m, const clt_model_pass *b);   /* from dnf to dx; NULL: a norm
+                                                                          of every row */
     /* Logits and losses, with `grad` also dnf and the gradients of the head's matrix; else `correct`, as the
      * model's member of that name. */
     clt_status (*head)(clt_mpt *m, const clt_model_pass *b, bool grad, clt_ref correct);
@@ -224,8 +224,8 @@ struct clt_mpt {
     clt_ref x_last;     /* output of the last block [R, C] */
     clt_ref nf, meanf, rstdf;
     clt_ref logits, token_loss;
-    clt_ref correct; /* int32 [out_rows]: 1 where the target is the most likely token; without ends->tokens the
-                        rank of the label, 0 for the most likely one */
+    clt_ref correct; /* int32 [out_rows]: 1 where the target is the most likely token; without ends->tokens
+                        the rank of the label, 0 for the most likely one */
     clt_ref mid;     /* parallel_residual: no block needs its own backward [R, C] */
     clt_ref dx;      /* gradient of the residual stream [R, C], fp32 */
     clt_ref dmid;    /* parallel_residual: dx and the MLP branch's part; attention still needs dx [R, C] */
@@ -391,7 +391,8 @@ clt_status clt_mpt_fp8_amax(clt_model *model, float *amax);
  * 8-bit block with probabilities, and the functions below add their part (docs/numerics.md, "Eight-bit
  * blocks"). */
 static inline bool clt_mpt_has_ones(const clt_mpt *m) {
-    return m->ends->tokens && m->shape.training && m->shape.eight_bits && !(m->cfg.final_logit_softcapping > 0);
+    return m->ends->tokens && m->shape.training && m->shape.eight_bits &&
+           !(m->cfg.final_logit_softcapping > 0);
 }
 /* Sets one_id and one_factor of the microbatch on the host. */
 void clt_mpt_ones_set(clt_mpt *m, const clt_model_pass *b);

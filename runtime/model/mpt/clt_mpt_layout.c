@@ -4,8 +4,6 @@
 
 #include <string.h>
 
-#include "runtime/model/mpt/clt_positions.h"
-
 enum {
     MIB = 1 << 20,
     LOGITS_MIB_FP32 = 256,
@@ -181,8 +179,8 @@ static clt_status take_places(clt_mpt *m) {
     int64_t R = m->rows;
     clt_ref shared = clt_ref_none();
     CLT_TRY(take_act(m, "norm_f", m->out_rows * c->d_model, &m->nf));
-    CLT_TRY(clt_mpt_take(m, &m->memory.logits, "logits", m->head_rows * c->vocab_size, clt_dtype_bytes(m->type),
-                 &m->logits));
+    CLT_TRY(clt_mpt_take(m, &m->memory.logits, "logits", m->head_rows * c->vocab_size,
+                         clt_dtype_bytes(m->type), &m->logits));
     if (!m->shape.training) return CLT_OK;
     CLT_TRY(take_act(m, "gradient of attention", R * c->n_heads * c->head_dim, &m->datt));
     CLT_TRY(take_act(m, "gradient of qkv", R * m->width, &shared));
@@ -195,19 +193,14 @@ static clt_status take_places(clt_mpt *m) {
     return CLT_OK;
 }
 
-static clt_status take_sum(clt_mpt *m, const char *name, clt_mpt_lists *l) {
-    CLT_TRY(take_other(m, name, m->cfg.vocab_size * m->cfg.d_model, &l->sum));
-    return take_other(m, "ids of a lane", m->cfg.vocab_size, &l->lane_ids);
-}
-
 static clt_status take_gradients(clt_mpt *m) {
     const clt_mpt_config *c = &m->cfg;
     int64_t R = m->rows, C = c->d_model;
     CLT_TRY(take_wide(m, "gradient", R * C, &m->dx));
     if (c->parallel_residual) CLT_TRY(take_wide(m, "gradient", R * C, &m->dmid));
     if (!norms_again(m) || m->dnorm_type != m->type) {
-        CLT_TRY(
-            clt_mpt_take(m, &m->memory.activations, "gradient", R * C, clt_dtype_bytes(m->dnorm_type), &m->dnorm));
+        CLT_TRY(clt_mpt_take(m, &m->memory.activations, "gradient", R * C, clt_dtype_bytes(m->dnorm_type),
+                             &m->dnorm));
         m->dnf = m->dnorm;
     }
     if (branches_in_x_last(m))
@@ -217,12 +210,6 @@ static clt_status take_gradients(clt_mpt *m) {
     for (int i = 0; i < c->n_layers; i++)
         if (m->source_of_kv[i]) CLT_TRY(take_act(m, "gradient of qkv", R * m->width, &m->dqkv[i]));
     return CLT_OK;
-}
-
-static clt_status take_sums(clt_mpt *m) {
-    if (clt_mpt_has_ones(m)) CLT_TRY(take_sum(m, "gradient of targets", &m->ones));
-    if (!m->cfg.tie_word_embeddings || m->shape.numerics == CLT_FAST) return CLT_OK;
-    return take_sum(m, "gradient of lookups", &m->lookups);
 }
 
 clt_status clt_mpt_take_batch(clt_mpt *m, const clt_mpt_part *part, size_t n, const clt_ref *later) {
@@ -240,104 +227,6 @@ clt_status clt_mpt_take_batch(clt_mpt *m, const clt_mpt_part *part, size_t n, co
     for (size_t i = 0; i < n; i++)
         if (part[i].there) part[i].place->buf = all.buf;
     return CLT_OK;
-}
-
-static clt_status take_batch(clt_mpt *m) {
-    const int64_t R = m->rows;
-    const bool ones = clt_mpt_has_ones(m);
-    const clt_mpt_part part[] = {{&m->at.position, CLT_MPT_STEP_ROWS, m->shape.texts > 0},
-                                 {&m->at.place, CLT_MPT_STEP_ROWS, m->shape.texts > 0},
-                                 {&m->tokens, R, true},
-                                 {&m->targets, R, true},
-                                 {&m->seq_ids, R, m->cfg.attn_uses_sequence_id},
-                                 {&m->row_temperature, R, clt_mpt_temperature_by_row(&m->cfg)},
-                                 {&m->row_weight, R, m->shape.training},
-                                 {&m->lookups.ids, R, m->shape.training},
-                                 {&m->lookups.first, R, m->shape.training},
-                                 {&m->lookups.begin, R + 1, m->shape.training},
-                                 {&m->lookups.row_of, R, m->shape.training},
-                                 {&m->ones.ids, R, ones},
-                                 {&m->ones.first, R, ones},
-                                 {&m->ones.begin, R + 1, ones},
-                                 {&m->ones.row_of, R, ones},
-                                 {&m->one_id, R, ones},
-                                 {&m->one_factor, R, ones}};
-    return clt_mpt_take_batch(m, part, CLT_COUNT_OF(part), &m->lookups.ids);
-}
-
-/* Keys and values of texts that grow; a block that uses an earlier one's has none. */
-static clt_status take_cache(clt_mpt *m) {
-    const clt_mpt_config *c = &m->cfg;
-    const int64_t positions = m->shape.texts * m->shape.seq;
-    for (int i = 0; i < c->n_layers; i++)
-        if (c->layer[i].reuse_kv < 0)
-            CLT_TRY(clt_mpt_take(m, &m->memory.other, "keys and values", positions * 2 * c->kv_n_heads * c->head_dim,
-                         clt_dtype_bytes(m->type), &m->acts[i].cache));
-    return CLT_OK;
-}
-
-/* What steps of texts need. */
-static clt_status take_step(clt_mpt *m) {
-    enum { ROWS = CLT_MPT_STEP_ROWS };
-    const clt_mpt_config *c = &m->cfg;
-    clt_mpt_step_places *at = &m->at;
-    if (c->rope != CLT_ROPE_NONE) CLT_TRY(take_other(m, "step", ROWS * c->rope_dims, &at->angles));
-    if (c->temperature_attn_scale != 0 && !clt_mpt_temperature_by_row(c))
-        CLT_TRY(take_other(m, "step", ROWS, &at->temperature));
-    if (c->learned_pos_emb) CLT_TRY(take_other(m, "step", ROWS * c->d_model, &at->wpe));
-    if (m->shape.numerics != CLT_FAST) return CLT_OK;
-    CLT_TRY(take_other(m, "step", ROWS * m->width, &at->qkv));
-    CLT_TRY(take_other(m, "step", ROWS * c->n_heads * c->head_dim, &at->att));
-    CLT_TRY(take_other(m, "step", ROWS * c->ffn_hidden, &at->hidden));
-    return take_other(m, "step", ROWS * c->vocab_size, &at->logits);
-}
-
-static clt_status take_inputs(clt_mpt *m) {
-    const clt_mpt_config *c = &m->cfg;
-    int64_t R = m->rows, T = m->shape.seq;
-    CLT_TRY(take_batch(m));
-    CLT_TRY(take_other(m, "token losses", R, &m->token_loss));
-    CLT_TRY(take_other(m, "correct", R, &m->correct));
-    if (c->alibi) CLT_TRY(take_other(m, "alibi slopes", c->n_heads, &m->slopes));
-    if (c->rope != CLT_ROPE_NONE) CLT_TRY(take_other(m, "rope table", T * c->rope_dims, &m->rope));
-    if (c->norm_offset != 0) CLT_TRY(take_other(m, "norm weight", c->d_model, &m->norm_weight));
-    if (c->embedding_scale != 1) CLT_TRY(take_other(m, "embedding scale", 1, &m->embedding_scale));
-    if (c->temperature_attn_scale != 0 && !clt_mpt_temperature_by_row(c))
-        CLT_TRY(take_other(m, "temperature factors", T, &m->temperature));
-    return CLT_OK;
-}
-
-static clt_status upload_tables(clt_mpt *m) {
-    const clt_mpt_config *c = &m->cfg;
-    int64_t T = m->shape.seq, most = CLT_MAX(T * c->head_dim, c->n_heads);
-    float *t = clt_malloc((size_t)most * sizeof *t);
-    clt_status st = CLT_OK;
-    if (m->slopes.buf) {
-        clt_alibi_slopes(c->n_heads, c->alibi_bias_max, t);
-        st = clt_ref_write_f32(m->slopes, t, (size_t)c->n_heads);
-    }
-    if (m->rope.buf && st == CLT_OK) {
-        clt_rope_table(c, T, t);
-        st = clt_ref_write_f32(m->rope, t, (size_t)(T * c->rope_dims));
-    }
-    if (m->temperature.buf && st == CLT_OK) {
-        clt_temperature_factors(c, T, t);
-        st = clt_ref_write_f32(m->temperature, t, (size_t)T);
-    }
-    if (m->embedding_scale.buf && st == CLT_OK) {
-        t[0] = (float)c->embedding_scale;
-        st = clt_ref_write_f32(m->embedding_scale, t, 1);
-    }
-    clt_free(t);
-    return st;
-}
-
-static clt_status take_token_ends(clt_mpt *m) {
-    CLT_TRY(take_inputs(m));
-    if (m->shape.texts) CLT_TRY(take_cache(m));
-    if (m->shape.texts) CLT_TRY(take_step(m));
-    if (m->shape.training) CLT_TRY(take_sums(m));
-    return m->ops ? upload_tables(m) : CLT_OK;
 }
 
 /* Rows, outputs and inputs of the kinds of Linear; the last one is the head. */
@@ -358,8 +247,8 @@ static clt_status take_weight(clt_mpt *m, int w, int64_t rows, int64_t cols) {
     clt_ref q = clt_ref_none(), scale = clt_ref_none();
     int64_t bytes, scales;
     if (m->shape.fp8) {
-        CLT_TRY(
-            clt_mpt_take(m, &m->memory.other, "weights in 8 bits", clt_mpt_fp8_weight_bytes(m, rows, cols), 1, &q));
+        CLT_TRY(clt_mpt_take(m, &m->memory.other, "weights in 8 bits",
+                             clt_mpt_fp8_weight_bytes(m, rows, cols), 1, &q));
         if (m->ops) clt_mpt_fp8_weight_set(m, w, rows, cols, q);
         return CLT_OK;
     }
@@ -441,10 +330,14 @@ static uint64_t workspace_bound(const clt_mpt *m, clt_device_type type) {
     linears_of(m, linear);
     for (int i = 0; i < LINEARS; i++) {
         int64_t rows = linear[i][0], out = linear[i][1], in = linear[i][2];
-        clt_gemm_params g[] = {
-            {.form = CLT_GEMM_NT, .m = rows, .n = out, .k = in, .a = {.type = m->type}},
-            {.form = CLT_GEMM_NN, .m = rows, .n = in, .k = out, .a = {.type = m->type}},
-            {.form = CLT_GEMM_TN, .m = out, .n = in, .k = rows, .k_group = rows % T ? 1 : T, .a = {.type = m->type}}};
+        clt_gemm_params g[] = {{.form = CLT_GEMM_NT, .m = rows, .n = out, .k = in, .a = {.type = m->type}},
+                               {.form = CLT_GEMM_NN, .m = rows, .n = in, .k = out, .a = {.type = m->type}},
+                               {.form = CLT_GEMM_TN,
+                                .m = out,
+                                .n = in,
+                                .k = rows,
+                                .k_group = rows % T ? 1 : T,
+                                .a = {.type = m->type}}};
         for (int f = 0; f < (m->shape.training ? 3 : 1); f++) {
             const clt_gemm_fp8_params p = {.split = f > 0, .to = g[f]};
             most = CLT_MAX(most, m->shape.eight_bits ? clt_mpt_eight_workspace(type, &g[f])
@@ -517,7 +410,8 @@ clt_status clt_mpt_layout(clt_mpt *m) {
 }
 
 /* A model without a device. */
-static clt_mpt *begin(const clt_mpt_ends *ends, const clt_model_config *config, const clt_model_shape *shape) {
+static clt_mpt *begin(const clt_mpt_ends *ends, const clt_model_config *config,
+                      const clt_model_shape *shape) {
     clt_mpt *m = clt_calloc(1, ends->bytes);
     m->ends = ends;
     m->cfg = *(const clt_mpt_config *)config;
@@ -550,45 +444,6 @@ void *clt_mpt_host_array(size_t count, size_t size, size_t *lack) {
     if (!p) *lack += count * size;
     return p;
 }
-
-static void take_lane(const clt_mpt *m, clt_mpt_lists *l, size_t *lack) {
-    l->in_lane = clt_mpt_host_array((size_t)m->cfg.vocab_size, 1, lack);
-    l->lane_list = clt_mpt_host_array((size_t)m->cfg.vocab_size, sizeof *l->lane_list, lack);
-}
-
-/* Host arrays that grow with the batch, the text or the vocabulary. */
-static clt_status take_host(clt_mpt *m) {
-    const size_t rows = (size_t)m->rows, vocab = (size_t)m->cfg.vocab_size, seq = (size_t)m->shape.seq;
-    size_t lack = 0;
-    m->host = clt_mpt_host_array((size_t)m->words, sizeof *m->host, &lack);
-    m->host_correct = clt_mpt_host_array(rows, sizeof *m->host_correct, &lack);
-    if (m->shape.texts) m->cached = clt_mpt_host_array((size_t)m->shape.texts * seq, sizeof *m->cached, &lack);
-    if (m->shape.texts) m->n_cached = clt_mpt_host_array((size_t)m->shape.texts, sizeof *m->n_cached, &lack);
-    if (m->row_temperature.buf) m->temperature_at = clt_mpt_host_array(seq, sizeof *m->temperature_at, &lack);
-    if (m->shape.training) {
-        m->slot_of_id = clt_mpt_host_array(vocab, sizeof *m->slot_of_id, &lack);
-        take_lane(m, &m->lookups, &lack);
-        if (clt_mpt_has_ones(m)) take_lane(m, &m->ones, &lack);
-        m->fill = clt_mpt_host_array(rows, sizeof *m->fill, &lack);
-    }
-    if (lack) return clt_no_memory("the model's host arrays", lack);
-    if (m->temperature_at) clt_temperature_factors(&m->cfg, m->shape.seq, m->temperature_at);
-    if (m->slot_of_id) memset(m->slot_of_id, 0xff, vocab * sizeof *m->slot_of_id);
-    return CLT_OK;
-}
-
-const clt_mpt_ends clt_mpt_token_ends = {
-    .bytes = sizeof(clt_mpt),
-    .tokens = true,
-    .index = clt_mpt_token_index,
-    .take = take_token_ends,
-    .take_host = take_host,
-    .upload = clt_mpt_upload,
-    .embed = clt_mpt_embed,
-    .embed_backward = clt_mpt_embedding_backward,
-    .out = clt_mpt_out,
-    .head = clt_mpt_head,
-};
 
 clt_status clt_mpt_create_as(const clt_mpt_ends *ends, const clt_model_config *config,
                              const clt_model_shape *shape, clt_ops *ops, clt_slab *weights, clt_slab *narrow,

@@ -217,7 +217,8 @@ static init_rule rule_of(const clt_mpt_config *c, const clt_slab_entry *e) {
     }
     if (embedding) {
         if (c->emb_init_std >= 0) return (init_rule){CLT_MPT_INIT_NORMAL, c->emb_init_std, 0, 1};
-        if (c->emb_init_uniform) return (init_rule){CLT_MPT_INIT_UNIFORM, c->emb_init_low, c->emb_init_high, 1};
+        if (c->emb_init_uniform)
+            return (init_rule){CLT_MPT_INIT_UNIFORM, c->emb_init_low, c->emb_init_high, 1};
     }
     init_rule r = scheme(c, (double)e->shape[1], rows_of_slice(c, e), !embedding);
     bool residual = ends_with(e->name, "out_proj.weight") || ends_with(e->name, "down_proj.weight");

@@ -5,8 +5,8 @@
 
 /* --- the list --- */
 
-int clt_mpt_units_of(const clt_slab_table *t, int64_t blocks, const char *prefix, const char *norm, const char *head,
-                     clt_model_unit **units) {
+int clt_mpt_units_of(const clt_slab_table *t, int64_t blocks, const char *prefix, const char *norm,
+                     const char *head, clt_model_unit **units) {
     const int n = clt_mpt_block_unit((int)blocks) + 1;
     clt_model_unit *u = clt_calloc((size_t)n, sizeof *u);
     for (int i = 0; i < blocks; i++) {
@@ -21,8 +21,8 @@ int clt_mpt_units_of(const clt_slab_table *t, int64_t blocks, const char *prefix
 }
 
 int clt_mpt_units(const clt_model_config *config, const clt_slab_table *t, clt_model_unit **units) {
-    return clt_mpt_units_of(t, ((const clt_mpt_config *)config)->n_layers, "transformer.blocks.", "norm_1.weight",
-                            "transformer.norm_f.weight", units);
+    return clt_mpt_units_of(t, ((const clt_mpt_config *)config)->n_layers, "transformer.blocks.",
+                            "norm_1.weight", "transformer.norm_f.weight", units);
 }
 
 int clt_mpt_order(const clt_model_config *config, clt_model_order_kind kind, int **order) {

@@ -17,8 +17,7 @@ static const char *const names[] = {"vit", NULL}, *const types[] = {"timm_vit", 
 static const char *const poolings[] = {"token", "avg", NULL};
 
 static const clt_key keys[] = {
-    CLT_KEY_CHECKED(&clt_kind_choice, "name", "\"vit\"", "the Vision Transformer of timm",
-                    .choices = names),
+    CLT_KEY_CHECKED(&clt_kind_choice, "name", "\"vit\"", "the Vision Transformer of timm", .choices = names),
     CLT_KEY_CHECKED(&clt_kind_choice, "model_type", "\"timm_vit\"", "as checkpoints name it",
                     .choices = types),
     KEY("image_size", image_size, "224", "height and width of an image in pixels"),
@@ -52,17 +51,16 @@ static clt_status check_sizes(clt_schema_reader *r, const char *path, const raw_
     const struct {
         const char *key;
         int64_t v, most;
-    } size[] = {{"image_size", c->image_size, 1 << 14},     {"patch_size", c->patch_size, c->image_size},
-                {"width", c->width, 1 << 20},               {"depth", c->depth, CLT_MPT_MAX_LAYERS},
-                {"heads", c->heads, c->width},              {"classes", c->classes, 1 << 24}};
+    } size[] = {{"image_size", c->image_size, 1 << 14}, {"patch_size", c->patch_size, c->image_size},
+                {"width", c->width, 1 << 20},           {"depth", c->depth, CLT_MPT_MAX_LAYERS},
+                {"heads", c->heads, c->width},          {"classes", c->classes, 1 << 24}};
     for (size_t i = 0; i < CLT_COUNT_OF(size); i++) {
         char why[64];
         snprintf(why, sizeof why, "it must be between 1 and %lld", (long long)size[i].most);
         if (size[i].v < 1 || size[i].v > size[i].most)
             return fail(r, path, size[i].key, why, (double)size[i].v);
     }
-    if (c->width % c->heads)
-        return fail(r, path, "heads", "it must divide width", (double)c->heads);
+    if (c->width % c->heads) return fail(r, path, "heads", "it must divide width", (double)c->heads);
     const double hidden = floor((double)c->width * c->mlp_ratio);
     if (!(hidden >= 1 && hidden <= 1 << 24))
         return fail(r, path, "mlp_ratio", "the MLP's width must be between 1 and 16777216", c->mlp_ratio);
@@ -73,9 +71,8 @@ static clt_status check_rates(clt_schema_reader *r, const char *path, const raw_
     const struct {
         const char *key;
         double v;
-    } rate[] = {{"drop_path", c->drop_path},
-                {"pos_dropout", c->pos_dropout},
-                {"attn_dropout", c->attn_dropout}};
+    } rate[] = {
+        {"drop_path", c->drop_path}, {"pos_dropout", c->pos_dropout}, {"attn_dropout", c->attn_dropout}};
     for (size_t i = 0; i < CLT_COUNT_OF(rate); i++)
         if (!(rate[i].v >= 0 && rate[i].v < 1))
             return fail(r, path, rate[i].key, "a probability is at least 0 and below 1", rate[i].v);

@@ -81,13 +81,14 @@ static clt_gemm_params patch_product(const clt_mpt *m, int64_t rows) {
 
 static clt_gemm_params patch_weight_product(const clt_mpt *m, int64_t rows) {
     const clt_vit *v = (const clt_vit *)m;
-    return (clt_gemm_params){.form = CLT_GEMM_TN,
-                             .m = m->cfg.d_model,
-                             .n = v->cfg.patch,
-                             .k = rows,
-                             .k_group = m->shape.seq,
-                             .a = clt_tensor_of(m->type == CLT_F32 ? m->dx : m->dbranch, m->cfg.d_model, m->type),
-                             .b = clt_tensor_of(v->patches, v->cfg.patch, m->type)};
+    return (clt_gemm_params){
+        .form = CLT_GEMM_TN,
+        .m = m->cfg.d_model,
+        .n = v->cfg.patch,
+        .k = rows,
+        .k_group = m->shape.seq,
+        .a = clt_tensor_of(m->type == CLT_F32 ? m->dx : m->dbranch, m->cfg.d_model, m->type),
+        .b = clt_tensor_of(v->patches, v->cfg.patch, m->type)};
 }
 
 static uint64_t workspace(const clt_mpt *m, clt_device_type type) {
@@ -119,9 +120,9 @@ static clt_status embed(clt_mpt *m, const clt_model_pass *b) {
     const clt_vit *v = vit(m);
     const int64_t B = b->batch->samples, T = m->shape.seq, C = m->cfg.d_model, side = v->cfg.image_size;
     const clt_ref x = m->acts[0].x;
-    CLT_TRY(clt_op_unfold_patches(
-        m->ops, &(clt_unfold_params){B, side, side, v->cfg.patch_size, v->pixels,
-                                     clt_tensor_of(v->patches, v->cfg.patch, m->type)}));
+    CLT_TRY(clt_op_unfold_patches(m->ops,
+                                  &(clt_unfold_params){B, side, side, v->cfg.patch_size, v->pixels,
+                                                       clt_tensor_of(v->patches, v->cfg.patch, m->type)}));
     clt_gemm_params g = patch_product(m, B * T);
     g.b = rows_of(m->narrow ? m->narrow : m->weights, CLT_VIT_PATCH_WEIGHT, v->cfg.patch, m->type);
     g.bias = clt_mpt_weight(m, CLT_VIT_PATCH_BIAS);
@@ -180,8 +181,7 @@ static clt_status out(clt_mpt *m, const clt_model_pass *b) {
     const clt_vit *v = vit(m);
     const int64_t B = b->batch->samples, T = m->shape.seq, C = m->cfg.d_model;
     if (v->cfg.average)
-        CLT_TRY(
-            clt_op_mean_tokens(m->ops, &(clt_mean_tokens_params){B, T, C, m->x_last, v->pooled}));
+        CLT_TRY(clt_op_mean_tokens(m->ops, &(clt_mean_tokens_params){B, T, C, m->x_last, v->pooled}));
     CLT_TRY(clt_op_norm_forward(m->ops, &(clt_norm_params){.eps = (float)m->cfg.norm_eps,
                                                            .rows = B,
                                                            .cols = C,
@@ -198,23 +198,22 @@ static clt_status out(clt_mpt *m, const clt_model_pass *b) {
 static clt_status out_backward(clt_mpt *m, const clt_model_pass *b) {
     const clt_vit *v = vit(m);
     const int64_t B = b->batch->samples, T = m->shape.seq, C = m->cfg.d_model;
-    if (!v->cfg.average)
-        CLT_TRY(clt_buffer_fill32(m->dx.buf, m->dx.off * 4, 0, (size_t)(B * T * C) * 4));
-    CLT_TRY(clt_op_norm_backward(
-        m->ops, &(clt_norm_grad_params){.eps = (float)m->cfg.norm_eps,
-                                        .rows = B,
-                                        .cols = C,
-                                        .heads = 1,
-                                        .rows_per_sample = 1,
-                                        .x = norm_rows(m, m->x_last, v->pooled),
-                                        .w = clt_mpt_weight(m, m->index.norm_f_w),
-                                        .dy = clt_tensor_of(m->dnf, C, m->dnorm_type),
-                                        .dx = norm_rows(m, m->dx, v->dpooled),
-                                        .dw = clt_mpt_entry(b->grads, m->index.norm_f_w),
-                                        .db = clt_mpt_entry(b->grads, m->index.norm_f_b),
-                                        .mean = m->meanf,
-                                        .rstd = m->rstdf,
-                                        .accumulate = !b->lane_first}));
+    if (!v->cfg.average) CLT_TRY(clt_buffer_fill32(m->dx.buf, m->dx.off * 4, 0, (size_t)(B * T * C) * 4));
+    CLT_TRY(
+        clt_op_norm_backward(m->ops, &(clt_norm_grad_params){.eps = (float)m->cfg.norm_eps,
+                                                             .rows = B,
+                                                             .cols = C,
+                                                             .heads = 1,
+                                                             .rows_per_sample = 1,
+                                                             .x = norm_rows(m, m->x_last, v->pooled),
+                                                             .w = clt_mpt_weight(m, m->index.norm_f_w),
+                                                             .dy = clt_tensor_of(m->dnf, C, m->dnorm_type),
+                                                             .dx = norm_rows(m, m->dx, v->dpooled),
+                                                             .dw = clt_mpt_entry(b->grads, m->index.norm_f_w),
+                                                             .db = clt_mpt_entry(b->grads, m->index.norm_f_b),
+                                                             .mean = m->meanf,
+                                                             .rstd = m->rstdf,
+                                                             .accumulate = !b->lane_first}));
     if (!v->cfg.average) return CLT_OK;
     return clt_op_mean_tokens_backward(m->ops, &(clt_mean_tokens_params){B, T, C, m->dx, v->dpooled});
 }
@@ -230,7 +229,8 @@ static clt_status head_backward(clt_mpt *m, const clt_model_pass *b) {
                                                    .a = d,
                                                    .b = clt_mpt_matrix(m, m->index.lm_head),
                                                    .c = clt_tensor_of(m->dnf, C, m->dnorm_type)}));
-    CLT_TRY(clt_model_made(&m->base, m->dnorm_type, m->dnf, (uint64_t)(B * C), "gradient of the head's input"));
+    CLT_TRY(
+        clt_model_made(&m->base, m->dnorm_type, m->dnf, (uint64_t)(B * C), "gradient of the head's input"));
     const clt_gemm_params weight = {.form = CLT_GEMM_TN,
                                     .m = K,
                                     .n = C,
@@ -249,8 +249,7 @@ static clt_status head(clt_mpt *m, const clt_model_pass *b, bool grad, clt_ref c
     const clt_vit *v = vit(m);
     const int64_t B = b->batch->samples, C = m->cfg.d_model, K = m->cfg.vocab_size;
     if (grad) CLT_TRY(clt_mpt_gradients_need(m, b, clt_mpt_head_unit(&m->cfg)));
-    const clt_gemm_params g =
-        clt_mpt_linear(m, B, m->index.lm_head, v->head_bias, m->nf, C, m->logits, K);
+    const clt_gemm_params g = clt_mpt_linear(m, B, m->index.lm_head, v->head_bias, m->nf, C, m->logits, K);
     CLT_TRY(clt_op_gemm(m->ops, &g));
     CLT_TRY(clt_model_made(&m->base, m->type, m->logits, (uint64_t)(B * K), "logits"));
     CLT_TRY(clt_op_loss_soft(

@@ -5,17 +5,17 @@
 
 static clt_model_facts facts(const clt_model_config *config) {
     const clt_vit_config *v = (const clt_vit_config *)config;
-    return (clt_model_facts){.max_seq_len = v->block.max_seq_len,
-                             .layers = v->block.n_layers, .layers_key = "depth"};
+    return (clt_model_facts){
+        .max_seq_len = v->block.max_seq_len, .layers = v->block.n_layers, .layers_key = "depth"};
 }
 
 static char *describe(const clt_model_config *config) {
     const clt_vit_config *v = (const clt_vit_config *)config;
     const clt_mpt_config *c = &v->block;
-    return clt_format("width %lld, %lld blocks, %lld heads, images of %lld x %lld in patches of %lld, %lld classes",
-                      (long long)c->d_model, (long long)c->n_layers, (long long)c->n_heads,
-                      (long long)v->image_size, (long long)v->image_size, (long long)v->patch_size,
-                      (long long)c->vocab_size);
+    return clt_format(
+        "width %lld, %lld blocks, %lld heads, images of %lld x %lld in patches of %lld, %lld classes",
+        (long long)c->d_model, (long long)c->n_layers, (long long)c->n_heads, (long long)v->image_size,
+        (long long)v->image_size, (long long)v->patch_size, (long long)c->vocab_size);
 }
 
 static void set_layers(clt_model_config *config, int64_t layers) {

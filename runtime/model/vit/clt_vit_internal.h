@@ -41,12 +41,12 @@ enum { CLT_VIT_CLASS, CLT_VIT_POSITIONS, CLT_VIT_PATCH_WEIGHT, CLT_VIT_PATCH_BIA
 typedef struct {
     clt_mpt m;
     clt_vit_config cfg;
-    int head_bias;              /* its place in the table; the weight's is m.index.lm_head */
-    clt_ref patches;            /* [B * T, patch], of the branches' type; the rows of class tokens are 0 */
-    clt_ref zeros;              /* [width] */
-    clt_ref pooled, dpooled;    /* pooling avg: the final norm's input and its gradient [B, width] */
-    clt_ref pixels, wanted;     /* fp32 parts of the microbatch's buffer [B, 3, H, W], [B, classes] */
-    clt_ref label;              /* int32 [B] */
+    int head_bias;           /* its place in the table; the weight's is m.index.lm_head */
+    clt_ref patches;         /* [B * T, patch], of the branches' type; the rows of class tokens are 0 */
+    clt_ref zeros;           /* [width] */
+    clt_ref pooled, dpooled; /* pooling avg: the final norm's input and its gradient [B, width] */
+    clt_ref pixels, wanted;  /* fp32 parts of the microbatch's buffer [B, 3, H, W], [B, classes] */
+    clt_ref label;           /* int32 [B] */
 } clt_vit;
 
 /* What stands around the blocks (clt_vit_ends.c, clt_vit_head.c). */

@@ -1,4 +1,5 @@
-/* The oracle of the operations on patches and tokens of images. clkernels/image/README.md has the formulas. */
+/* The oracle of the operations on patches and tokens of images. clkernels/image/README.md has the formulas.
+ */
 #include "runtime/ops/ref/clt_ref.h"
 
 void clt_ref_unfold_patches(int64_t images, int64_t height, int64_t width, int64_t p, const float *pixels,

@@ -10,15 +10,16 @@
     CLT_KEY_OF(&clt_kind_schedule_time, clt_config_scheduler_raw, name, field, def, help)
 
 /* In the order of clt_schedule_kind. */
-static const char *const scheduler_names[] = {"constant_with_warmup", "cosine_with_warmup",
-                                              "linear_decay_with_warmup", "inv_sqrt_with_warmup",
-                                              "timm_cosine", NULL};
+static const char *const scheduler_names[] = {
+    "constant_with_warmup", "cosine_with_warmup", "linear_decay_with_warmup",
+    "inv_sqrt_with_warmup", "timm_cosine",        NULL};
 static const clt_key scheduler_keys[] = {
     KEY("name", kind, CLT_KEY_REQUIRED, "shape of the learning rate", .choices = scheduler_names),
     TIME("t_warmup", t_warmup, CLT_KEY_REQUIRED, "length of the linear rise"),
     TIME("t_max", t_max, "\"1dur\"", "end of the schedule"),
     KEY("alpha", alpha, NULL, "constant_with_warmup: multiplier; default: 1"),
-    KEY("alpha_i", alpha_i, NULL, "linear_decay_with_warmup: first multiplier; default: 1. timm_cosine: first multiplier of the "
+    KEY("alpha_i", alpha_i, NULL,
+        "linear_decay_with_warmup: first multiplier; default: 1. timm_cosine: first multiplier of the "
         "warm-up (warmup_lr / lr); default: 0"),
     KEY("alpha_f", alpha_f, NULL,
         "cosine_with_warmup, linear_decay_with_warmup, timm_cosine: last multiplier; default: 0"),

@@ -2,8 +2,8 @@
  * state.
  *
  * The formulas are those of Composer's constant, cosine and linear schedulers with warm-up, of LLM Foundry's
- * inverse square root scheduler, and of timm's CosineLRScheduler with one update per step. They are computed in double with clt_dmath only, so every machine
- * gives the same bits. */
+ * inverse square root scheduler, and of timm's CosineLRScheduler with one update per step. They are computed
+ * in double with clt_dmath only, so every machine gives the same bits. */
 #ifndef CLT_SCHEDULE_H
 #define CLT_SCHEDULE_H
 
@@ -49,8 +49,8 @@ clt_status clt_schedule_resolve(const clt_schedule_config *c, clt_time max_durat
  *   inv_sqrt  t < tw: t/tw, then, with tcs = max(tw, tmax - tcd) and
  *             d(t) = afd + (1 - afd)/sqrt((t + ts - tw)/ts):
  *             t < tcs: d(t), then a + min(1, (t - tcs)/tcd) * (afc - a) with a = d(tcs), or a when tcd is 0
- *   timm      t < tw: ai + (1 - ai) * t/tw, then af + (1 - af) * (1 + cos(pi x))/2 with x = min(1, t/tmax): the
- *             cosine has run since t = 0 when warm-up ends
+ *   timm      t < tw: ai + (1 - ai) * t/tw, then af + (1 - af) * (1 + cos(pi x))/2 with x = min(1, t/tmax):
+ * the cosine has run since t = 0 when warm-up ends
  */
 double clt_schedule_alpha(const clt_schedule *s, int64_t t);
 
