@@ -47,18 +47,6 @@ static void load_images(images *x, double smoothing) {
     clt_free(bytes);
 }
 
-static clt_batch batch_of(const images *x, int step) {
-    const size_t first = (size_t)(step * BATCH % IMAGES);
-    return (clt_batch){.samples = BATCH,
-                       .field = {[CLT_IMAGE_PIXELS] = x->pixels + first * PIXELS,
-                                 [CLT_IMAGE_TARGETS] = x->targets + first * CLASSES,
-                                 [CLT_IMAGE_LABEL] = x->labels + first},
-                       .targets = BATCH,
-                       .tokens = BATCH,
-                       .global_samples = BATCH,
-                       .global_targets = BATCH};
-}
-
 /* --- the engine --- */
 
 typedef struct {
@@ -83,7 +71,7 @@ static void open_rig(rig *r, const char *yaml, int64_t microbatch, const char *c
     *r = (rig){0};
     tu_assert_ok(clt_config_load(yaml, over, n, &r->cfg), yaml);
     tu_assert_ok(clt_group_create(0, &r->group), "group");
-    r->plan = clt_plan_begin(r->cfg, 1);
+    r->plan = clt_plan_begin(r->cfg, clt_group_size(r->group));
     r->plan.microbatch = microbatch;
     const clt_engine_params p = {
         .cfg = r->cfg, .group = r->group, .ops = tu_ops(0), .plan = &r->plan, .training = true};
@@ -99,8 +87,25 @@ static void close_rig(rig *r) {
     clt_config_free(r->cfg);
 }
 
+/* This rank's images of a step's batch. */
+static clt_batch batch_of(const rig *r, const images *x, int step) {
+    clt_loader_rows part;
+    assert_int_equal(clt_engine_most_parts(r->engine), 1);
+    clt_engine_parts_of_batch(r->engine, BATCH, &part);
+    const size_t first = (size_t)(step * BATCH % IMAGES + part.first);
+    return (clt_batch){.samples = part.count,
+                       .first = part.first,
+                       .field = {[CLT_IMAGE_PIXELS] = x->pixels + first * PIXELS,
+                                 [CLT_IMAGE_TARGETS] = x->targets + first * CLASSES,
+                                 [CLT_IMAGE_LABEL] = x->labels + first},
+                       .targets = part.count,
+                       .tokens = part.count,
+                       .global_samples = BATCH,
+                       .global_targets = BATCH};
+}
+
 static void take_step(rig *r, const images *x, clt_timestamp *now, double *lr, clt_engine_result *out) {
-    const clt_batch b = batch_of(x, (int)now->batch);
+    const clt_batch b = batch_of(r, x, (int)now->batch);
     const double alpha =
         clt_schedule_next_alpha(&r->schedule, now, now->batch ? BATCH : 0, now->batch ? BATCH : 0);
     *lr = alpha * r->cfg->optimizer.groups[0].lr;
@@ -234,7 +239,8 @@ static void adamw(void **state) {
 
 /* --- one hash for every division --- */
 
-static void hash_of(int64_t microbatch, const char *const *over, size_t n, uint64_t hash[CLT_ENGINE_PARTS]) {
+/* Returns the rank. */
+static int hash_of(int64_t microbatch, const char *const *over, size_t n, uint64_t hash[CLT_ENGINE_PARTS]) {
     rig r;
     images x;
     clt_timestamp now = {0};
@@ -246,9 +252,11 @@ static void hash_of(int64_t microbatch, const char *const *over, size_t n, uint6
         take_step(&r, &x, &now, &lr, &got);
     }
     tu_assert_ok(clt_engine_hash(r.engine, hash), "hash");
+    const int rank = clt_group_rank(r.group);
     close_rig(&r);
     clt_free(x.pixels);
     clt_free(x.targets);
+    return rank;
 }
 
 /* Dropped branches and elements, both poolings, products of 8 bits: images of 17 tokens are no multiple of
@@ -299,7 +307,21 @@ static void fewer_bits_train(void **state) {
     json_decref(all);
 }
 
+/* Under mpirun: prints the hashes of weights and state after three steps. */
+static int print_hash(const char *const *over, size_t n) {
+    uint64_t hash[CLT_ENGINE_PARTS];
+    tu_init(0, NULL);
+    const int rank = hash_of(3, over, n, hash);
+    if (rank == 0)
+        printf("%016llx %016llx %016llx\n", (unsigned long long)hash[0], (unsigned long long)hash[1],
+               (unsigned long long)hash[2]);
+    return 0;
+}
+
+/* test_vit_train [--hash KEY=VALUE ...] */
 int main(int argc, char **argv) {
+    if (argc > 1 && strcmp(argv[1], "--hash") == 0)
+        return print_hash((const char *const *)argv + 2, (size_t)argc - 2);
     tu_init(argc, argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sgd), cmocka_unit_test(nesterov), cmocka_unit_test(adamw),
