@@ -237,6 +237,16 @@ static void adamw(void **state) {
     train_as_timm("adamw", ADAMW, NULL, 0);
 }
 
+/* timm's max_grad_norm is a clipping of the norm; it divides by the norm alone, not by norm + 1e-6. */
+static void lamb(void **state) {
+    (void)state;
+    static const char *const over[] = {"optimizer.name=lamb",    "optimizer.lr=0.005",
+                                       "optimizer.eps=1.0e-06",  "optimizer.weight_decay=0.02",
+                                       "scheduler.t_warmup=4ba", "scheduler.alpha_i=0.02",
+                                       "scheduler.alpha_f=0.0"};
+    train_as_timm("lamb", ADAMW, over, CLT_COUNT_OF(over));
+}
+
 /* --- one hash for every division --- */
 
 /* Returns the rank. */
@@ -323,8 +333,11 @@ int main(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "--hash") == 0)
         return print_hash((const char *const *)argv + 2, (size_t)argc - 2);
     tu_init(argc, argv);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sgd), cmocka_unit_test(nesterov), cmocka_unit_test(adamw),
-        cmocka_unit_test(divisions_give_the_same_bits), cmocka_unit_test(fewer_bits_train)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(sgd),
+                                       cmocka_unit_test(nesterov),
+                                       cmocka_unit_test(adamw),
+                                       cmocka_unit_test(lamb),
+                                       cmocka_unit_test(divisions_give_the_same_bits),
+                                       cmocka_unit_test(fewer_bits_train)};
     return tu_run(tests, CLT_COUNT_OF(tests));
 }

@@ -24,4 +24,5 @@ same() {
 }
 same fp32
 same "exact bf16" precision=amp_bf16 cltrain.numerics=exact
+same lamb optimizer.name=lamb precision=amp_bf16 cltrain.numerics=exact
 finish

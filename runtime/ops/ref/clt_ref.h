@@ -293,6 +293,12 @@ void clt_ref_lion(uint64_t n, float *p, const float *g, float *m, const clt_opti
                   float clip);
 void clt_ref_sgd(uint64_t n, float *p, const float *g, float *m, const clt_optimizer_group *group,
                  float clip);
+/* clt_op_lamb_*: g becomes the direction; the sums of a tensor's segments; the step. */
+void clt_ref_lamb_direction(uint64_t n, const float *p, float *g, float *m, float *v,
+                            const clt_optimizer_group *group, float clip);
+float clt_ref_lamb_ratio(uint64_t segments, const float *weights, const float *directions,
+                         const clt_optimizer_group *group);
+void clt_ref_lamb_apply(uint64_t n, float *p, const float *u, const clt_optimizer_group *group, float ratio);
 
 uint16_t clt_ref_f32_to_bf16(float x);
 float clt_ref_bf16_to_f32(uint16_t b);

@@ -50,7 +50,8 @@ static clt_status create_training(clt_engine *e) {
     CLT_TRY(clt_buffer_create(clt_ops_device(e->ops), e->table.total / CLT_CHUNK * 4, "chunk sums",
                               &e->chunk_sums));
     CLT_TRY(clt_buffer_fill32(e->chunk_sums, 0, 0, e->table.total / CLT_CHUNK * 4));
-    return create_groups(e);
+    CLT_TRY(create_groups(e));
+    return clt_engine_lamb_create(e);
 }
 
 /* Collective, so it comes last: first the ranks agree that each of them has everything else. */
@@ -137,6 +138,7 @@ void clt_engine_destroy(clt_engine *e) {
     clt_engine_slabs_destroy(e);
     clt_buffer *buffers[] = {e->block_group, e->groups, e->chunk_sums, e->results, e->nonfinite, e->hashes};
     for (size_t i = 0; i < CLT_COUNT_OF(buffers); i++) clt_buffer_destroy(buffers[i]);
+    clt_engine_lamb_destroy(e);
     clt_slab_table_free(&e->table);
     clt_fp8_scaling_destroy(&e->fp8);
     clt_free(e->frozen);
