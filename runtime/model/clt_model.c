@@ -278,6 +278,11 @@ bool clt_model_reads_wide(const clt_model_config *c, const clt_model_shape *shap
     return shape->type == CLT_F32 || c->family->reads_wide(c, shape, table, entry);
 }
 
+bool clt_model_resample(const clt_model_config *c, int entry, const int64_t *shape, const float *from,
+                        float *to) {
+    return c->family->resample && c->family->resample(c, entry, shape, from, to);
+}
+
 clt_batch_layout clt_model_layout(const clt_model_config *c, int64_t seq) {
     return c->family->layout ? c->family->layout(c, seq)
                              : clt_text_layout(seq, clt_model_get_facts(c).seq_ids);

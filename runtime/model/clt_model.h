@@ -98,6 +98,10 @@ int clt_model_order(const clt_model_config *c, clt_model_order_kind kind, int **
 /* How the tensors of Hugging Face folders make those of `table`; *out is NULL if names and layouts are equal.
  * Free *out with clt_weight_map_free. */
 clt_status clt_model_weight_map(const clt_model_config *c, const clt_slab_table *table, clt_weight_map **out);
+/* Makes tensor `entry` of a file's tensor that has another shape, with as many dimensions: positions of
+ * another image size. False: it cannot be made of it. `to` NULL: only asks. */
+bool clt_model_resample(const clt_model_config *c, int entry, const int64_t *shape, const float *from,
+                        float *to);
 /* The Hugging Face folder whose weights a new run starts from (pretrained: true); NULL: none. */
 const char *clt_model_pretrained(const clt_model_config *c);
 /* Notes the folder that has the model's other files (tokenizer, generation_config.json), and the torch_dtype

@@ -35,6 +35,8 @@ typedef struct {
 
     /* NULL: names and layouts are equal. */
     clt_status (*weight_map)(const clt_model_config *c, const clt_slab_table *table, clt_weight_map **out);
+    bool (*resample)(const clt_model_config *c, int entry, const int64_t *shape, const float *from,
+                     float *to); /* NULL: never */
     json_t *(*hf_config)(
         const clt_model_config *c); /* without model_type and torch_dtype, which clt_model.c adds */
     const char *(*hf_differs)(const clt_model_config *c);

@@ -454,6 +454,33 @@ static void initial_values(void **state) {
     clt_model_config_free(c);
 }
 
+/* Positions of grids of 3 and 6 patches a side, made of those of 4: timm does it in fp32, which differs from
+ * the rule in double by up to 2.5e-8. */
+static void positions_are_resampled(void **state) {
+    (void)state;
+    clt_safetensors *weights = open_tensors("", "model.safetensors"),
+                    *want = open_tensors("", "pos_embed.safetensors");
+    for (int grid = 3; grid <= 6; grid += 3) {
+        size_t n, m;
+        char *text = clt_format("{'name': 'vit', " MAIN ", 'image_size': %d}", 8 * grid), key[16];
+        snprintf(key, sizeof key, "grid%d", grid);
+        char *model = strstr(text, "'image_size': 32, ");
+        memset(model, ' ', strlen("'image_size': 32, "));
+        clt_model_config *c = tu_model(text);
+        float *from = tensor(weights, "pos_embed", &n), *expected = tensor(want, key, &m);
+        float *got = clt_malloc(m * sizeof *got);
+        assert_true(clt_model_resample(c, CLT_VIT_POSITIONS, (int64_t[]){1, 17, 160}, from, got));
+        for (size_t i = 0; i < m; i++) assert_true(fabs((double)got[i] - (double)expected[i]) < 1e-7);
+        assert_false(clt_model_resample(c, CLT_VIT_POSITIONS, (int64_t[]){1, 18, 160}, NULL, NULL));
+        assert_false(clt_model_resample(c, CLT_VIT_POSITIONS, (int64_t[]){1, 17, 161}, NULL, NULL));
+        assert_false(clt_model_resample(c, CLT_VIT_CLASS, (int64_t[]){1, 17, 160}, NULL, NULL));
+        clt_model_config_free(c);
+        clt_free(text), clt_free(from), clt_free(expected), clt_free(got);
+    }
+    clt_safetensors_close(weights);
+    clt_safetensors_close(want);
+}
+
 /* timm's own bf16 autocast is off by 6e-3 with a largest logit of 1.15. */
 static void bf16_is_near(void **state) {
     (void)state;
@@ -475,6 +502,7 @@ int main(int argc, char **argv) {
                                        cmocka_unit_test(microbatches_and_recomputation_change_no_bits),
                                        cmocka_unit_test(presets_have_timms_sizes),
                                        cmocka_unit_test(configurations_read_back),
-                                       cmocka_unit_test(initial_values)};
+                                       cmocka_unit_test(initial_values),
+                                       cmocka_unit_test(positions_are_resampled)};
     return tu_run(tests, CLT_COUNT_OF(tests));
 }

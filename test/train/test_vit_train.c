@@ -247,6 +247,27 @@ static void lamb(void **state) {
     train_as_timm("lamb", ADAMW, over, CLT_COUNT_OF(over));
 }
 
+/* A tensor that was replaced in the source is loaded, and the others as the file has them. */
+static void replaced_tensors_are_loaded(void **state) {
+    (void)state;
+    rig r;
+    clt_weight_source *w;
+    int n;
+    open_rig(&r, SGD, BATCH, NULL, 0);
+    const clt_slab_table *t = clt_engine_table(r.engine);
+    float *before = weights_of(&r, &t->entry[0]), *values = tu_random(t->entry[1].count, 5, 1.0f);
+    float *want = clt_memdup(values, t->entry[1].count * sizeof *values);
+    tu_assert_ok(clt_weight_source_open(FOLDER "model.safetensors", &w), "weights");
+    clt_weight_source_replace(w, clt_weight_source_find(w, "weight", "pos_embed"), t->entry[1].shape, values);
+    tu_assert_ok(clt_weight_source_load(w, t, clt_engine_parts(r.engine, &n), 1, NULL), "weights");
+    clt_weight_source_close(w);
+    float *got = weights_of(&r, &t->entry[1]), *other = weights_of(&r, &t->entry[0]);
+    tu_assert_words("pos_embed", got, want, t->entry[1].count);
+    tu_assert_words("cls_token", other, before, t->entry[0].count);
+    clt_free(before), clt_free(want), clt_free(got), clt_free(other);
+    close_rig(&r);
+}
+
 /* --- one hash for every division --- */
 
 /* Returns the rank. */
@@ -337,6 +358,7 @@ int main(int argc, char **argv) {
                                        cmocka_unit_test(nesterov),
                                        cmocka_unit_test(adamw),
                                        cmocka_unit_test(lamb),
+                                       cmocka_unit_test(replaced_tensors_are_loaded),
                                        cmocka_unit_test(divisions_give_the_same_bits),
                                        cmocka_unit_test(fewer_bits_train)};
     return tu_run(tests, CLT_COUNT_OF(tests));

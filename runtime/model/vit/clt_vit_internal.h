@@ -31,6 +31,8 @@ void clt_vit_init_range(const clt_model_config *config, const clt_slab_table *ta
 int clt_vit_units(const clt_model_config *config, const clt_slab_table *table, clt_model_unit **units);
 bool clt_vit_reads_wide(const clt_model_config *config, const clt_model_shape *shape,
                         const clt_slab_table *table, int entry);
+bool clt_vit_resample(const clt_model_config *config, int entry, const int64_t *shape, const float *from,
+                      float *to);
 double clt_vit_train_flops(const clt_model_config *config, int64_t seq);
 
 /* Places of the first tensors in the table, which are the unit of the embedding. */
