@@ -8,18 +8,18 @@
 #define TYPE 0
 #endif
 
-/* out: [images * T, 3 p^2]; pixels: [images, 3, height, width]; across: patches of a row of patches. global
+/* out: [images * T, ld], of which 3 p^2 columns are pixels and the others 0; pixels: [images, 3, height, width]; across: patches of a row of patches. global
  * (segments of a row, images * T) */
 __kernel void unfold_patches(__global const float *pixels, ulong pixels_off, __global CLT_T(TYPE) *out, ulong out_off,
-                             ulong tokens, ulong cols, ulong height, ulong width, ulong p, ulong across) {
+                             ulong tokens, ulong ld, ulong height, ulong width, ulong p, ulong across) {
     const size_t row = get_global_id(1), image = row / tokens, t = row % tokens;
     const size_t patch = t ? t - 1 : 0, y = patch / across * p, x = patch % across * p;
     pixels += pixels_off + image * 3 * height * width + y * width + x;
-    out += out_off + row * cols;
-    const size_t begin = get_global_id(0) * SEG, end = begin + SEG < cols ? begin + SEG : cols;
+    out += out_off + row * ld;
+    const size_t begin = get_global_id(0) * SEG, end = begin + SEG < ld ? begin + SEG : ld;
     for (size_t c = begin; c < end; c++) {
         const size_t line = c / p, colour = line / p;
-        const float v = t ? pixels[(colour * height + line % p) * width + c % p] : 0.0f;
+        const float v = t && colour < 3 ? pixels[(colour * height + line % p) * width + c % p] : 0.0f;
         CLT_STORE(TYPE, v, out + c);
     }
 }

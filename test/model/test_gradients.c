@@ -19,7 +19,7 @@ static const double BOUND = 2e-3, STEP = 0.01, SMALLEST = 0.02;
 #define GLU ", 'ffn_config': {'ffn_type': 'mptglu', 'ffn_act_fn': {'name': 'gelu', 'approximate': 'tanh'}}"
 
 #define VIT                                                                                                  \
-    "{'name': 'vit', 'image_size': 13, 'patch_size': 4, 'width': 32, 'heads': 2, 'depth': 2, 'classes': 7"
+    "{'name': 'vit', 'image_size': 13, 'patch_size': 5, 'width': 32, 'heads': 2, 'depth': 2, 'classes': 7"
 
 static const struct {
     const char *model;

@@ -19,7 +19,7 @@ static const char *const models[] = {
     "[{'name': 'default', 'repeat': 2}, {'name': 'r'}], 'overrides': {'r': {'attn_config': "
     "{'reuse_kv_layer_idx': -1}}}}}",
     "{'name': 'vit', 'image_size': 12, 'patch_size': 4, 'width': 32, 'heads': 2, 'depth': 3, 'classes': 7}",
-    "{'name': 'vit', 'image_size': 9, 'patch_size': 4, 'width': 24, 'heads': 3, 'depth': 2, 'classes': 5, "
+    "{'name': 'vit', 'image_size': 9, 'patch_size': 3, 'width': 24, 'heads': 3, 'depth': 2, 'classes': 5, "
     "'pooling': 'avg', 'qkv_bias': false}"};
 
 typedef struct {

@@ -21,7 +21,7 @@ static int64_t tokens_of(const shape *s) {
 }
 
 static void unfold(int d, const shape *s, clt_dtype type) {
-    const int64_t patch = 3 * s->p * s->p;
+    const int64_t patch = 3 * s->p * s->p + s->cols % 8;
     const size_t pixels = (size_t)(s->images * 3 * s->height * s->width),
                  n = (size_t)(s->images * tokens_of(s) * patch);
     float *x = tu_random(pixels, 1, 2.0f), *blank = clt_calloc(n, 4), *want = clt_malloc(n * 4);
@@ -32,7 +32,7 @@ static void unfold(int d, const shape *s, clt_dtype type) {
                                  tu_upload(d, x, pixels),
                                  clt_tensor_of(tu_upload_as(d, type, blank, n), patch, type)};
     tu_assert_ok(clt_op_unfold_patches(tu_ops(d), &p), "patches");
-    clt_ref_unfold_patches(s->images, s->height, s->width, s->p, x, want);
+    clt_ref_unfold_patches(s->images, s->height, s->width, s->p, patch, x, want);
     clt_ref_round(type, want, n);
     tu_assert_words("patches", tu_download_as(p.out.ref, type, n), want, n);
     clt_free(x), clt_free(blank), clt_free(want);
@@ -98,7 +98,7 @@ static void patches_stand_for_a_convolution(void **state) {
                   pixels = 3 * s.height * s.width;
     float *x = tu_random((size_t)(s.images * pixels), 1, 1.0f), *filter = tu_random((size_t)patch, 2, 1.0f);
     float *rows = clt_malloc((size_t)(s.images * T * patch) * sizeof *rows);
-    clt_ref_unfold_patches(s.images, s.height, s.width, s.p, x, rows);
+    clt_ref_unfold_patches(s.images, s.height, s.width, s.p, patch, x, rows);
     for (int64_t r = 0; r < s.images * T; r++) {
         double got = 0;
         for (int64_t k = 0; k < patch; k++) got += (double)rows[r * patch + k] * (double)filter[k];

@@ -14,6 +14,7 @@ static clt_vit *vit(clt_mpt *m) {
 static void begin(clt_mpt *m, const clt_model_config *config) {
     vit(m)->cfg = *(const clt_vit_config *)config;
     m->shape.seq = m->cfg.max_seq_len;
+    vit(m)->cols = CLT_ROUND_UP(vit(m)->cfg.patch, (int64_t)16);
 }
 
 static void find_tensors(clt_mpt *m) {
@@ -43,6 +44,21 @@ static void find_tensors(clt_mpt *m) {
     }
 }
 
+static bool pads(const clt_vit *v) {
+    return v->cols != v->cfg.patch;
+}
+
+/* The padding is 0 from here on. */
+static clt_status take_padded(clt_mpt *m) {
+    clt_vit *v = vit(m);
+    const int64_t n = m->cfg.d_model * v->cols;
+    const size_t bytes = clt_dtype_bytes(m->type);
+    if (!pads(v)) return CLT_OK;
+    CLT_TRY(clt_mpt_take(m, &m->memory.other, "patch weight", n, bytes, &v->padded));
+    if (m->shape.training) CLT_TRY(clt_mpt_take(m, &m->memory.other, "patch weight", n, 4, &v->dpadded));
+    return m->ops ? clt_buffer_fill32(v->padded.buf, 0, 0, (size_t)n * bytes) : CLT_OK;
+}
+
 static clt_status take(clt_mpt *m) {
     clt_vit *v = vit(m);
     const int64_t B = m->shape.microbatch, C = m->cfg.d_model, side = v->cfg.image_size;
@@ -52,8 +68,9 @@ static clt_status take(clt_mpt *m) {
                                  {&v->pixels, B * 3 * side * side, true},
                                  {&m->row_weight, B, m->shape.training}};
     CLT_TRY(clt_mpt_take_batch(m, part, CLT_COUNT_OF(part), &m->row_weight));
-    CLT_TRY(clt_mpt_take(m, &all->activations, "patches", m->rows * v->cfg.patch, clt_dtype_bytes(m->type),
+    CLT_TRY(clt_mpt_take(m, &all->activations, "patches", m->rows * v->cols, clt_dtype_bytes(m->type),
                          &v->patches));
+    CLT_TRY(take_padded(m));
     CLT_TRY(clt_mpt_take(m, &all->other, "ranks", B, 4, &m->correct));
     if (v->cfg.average) CLT_TRY(clt_mpt_take(m, &all->activations, "mean", B * C, 4, &v->pooled));
     if (!m->shape.training) return CLT_OK;
@@ -74,8 +91,8 @@ static clt_gemm_params patch_product(const clt_mpt *m, int64_t rows) {
     return (clt_gemm_params){.form = CLT_GEMM_NT,
                              .m = rows,
                              .n = m->cfg.d_model,
-                             .k = v->cfg.patch,
-                             .a = clt_tensor_of(v->patches, v->cfg.patch, m->type),
+                             .k = v->cols,
+                             .a = clt_tensor_of(v->patches, v->cols, m->type),
                              .c = clt_tensor_of(m->acts[0].x, m->cfg.d_model, CLT_F32)};
 }
 
@@ -84,11 +101,11 @@ static clt_gemm_params patch_weight_product(const clt_mpt *m, int64_t rows) {
     return (clt_gemm_params){
         .form = CLT_GEMM_TN,
         .m = m->cfg.d_model,
-        .n = v->cfg.patch,
+        .n = v->cols,
         .k = rows,
         .k_group = m->shape.seq,
         .a = clt_tensor_of(m->type == CLT_F32 ? m->dx : m->dbranch, m->cfg.d_model, m->type),
-        .b = clt_tensor_of(v->patches, v->cfg.patch, m->type)};
+        .b = clt_tensor_of(v->patches, v->cols, m->type)};
 }
 
 static uint64_t workspace(const clt_mpt *m, clt_device_type type) {
@@ -116,15 +133,33 @@ static clt_tensor rows_of(const clt_slab *slab, int entry, int64_t cols, clt_dty
     return clt_tensor_of(clt_slab_ref(slab, entry), cols, type);
 }
 
+/* The patches' weight, as the product reads it. */
+static clt_status patch_weight(clt_mpt *m, clt_tensor *out) {
+    const clt_vit *v = vit(m);
+    const clt_tensor stored =
+        rows_of(m->narrow ? m->narrow : m->weights, CLT_VIT_PATCH_WEIGHT, v->cfg.patch, m->type);
+    *out = pads(v) ? clt_tensor_of(v->padded, v->cols, m->type) : stored;
+    return pads(v) ? clt_op_copy_rows(m->ops, m->cfg.d_model, v->cfg.patch, stored, *out) : CLT_OK;
+}
+
+/* The product g of the patches' weight gradient, into `grad`. */
+static clt_status patch_gradient(clt_mpt *m, clt_gemm_params *g, clt_tensor grad) {
+    const clt_vit *v = vit(m);
+    const int64_t C = m->cfg.d_model, P = v->cfg.patch;
+    g->c = pads(v) ? clt_tensor_of(v->dpadded, v->cols, CLT_F32) : grad;
+    if (pads(v) && g->accumulate) CLT_TRY(clt_op_copy_rows(m->ops, C, P, grad, g->c));
+    CLT_TRY(clt_op_gemm(m->ops, g));
+    return pads(v) ? clt_op_copy_rows(m->ops, C, P, g->c, grad) : CLT_OK;
+}
+
 static clt_status embed(clt_mpt *m, const clt_model_pass *b) {
     const clt_vit *v = vit(m);
     const int64_t B = b->batch->samples, T = m->shape.seq, C = m->cfg.d_model, side = v->cfg.image_size;
     const clt_ref x = m->acts[0].x;
-    CLT_TRY(clt_op_unfold_patches(m->ops,
-                                  &(clt_unfold_params){B, side, side, v->cfg.patch_size, v->pixels,
-                                                       clt_tensor_of(v->patches, v->cfg.patch, m->type)}));
+    CLT_TRY(clt_op_unfold_patches(m->ops, &(clt_unfold_params){B, side, side, v->cfg.patch_size, v->pixels,
+                                                               clt_tensor_of(v->patches, v->cols, m->type)}));
     clt_gemm_params g = patch_product(m, B * T);
-    g.b = rows_of(m->narrow ? m->narrow : m->weights, CLT_VIT_PATCH_WEIGHT, v->cfg.patch, m->type);
+    CLT_TRY(patch_weight(m, &g.b));
     g.bias = clt_mpt_weight(m, CLT_VIT_PATCH_BIAS);
     CLT_TRY(clt_op_gemm(m->ops, &g));
     CLT_TRY(clt_model_made(&m->base, CLT_F32, x, (uint64_t)(B * T * C), "patch embedding"));
@@ -160,11 +195,11 @@ static clt_status embed_backward(clt_mpt *m, const clt_model_pass *b) {
     if (m->type != CLT_F32)
         CLT_TRY(clt_op_cast(m->ops, dx, clt_tensor_of(m->dbranch, C, m->type), (uint64_t)(B * T * C)));
     clt_gemm_params g = patch_weight_product(m, B * T);
-    g.c = rows_of(b->grads, CLT_VIT_PATCH_WEIGHT, v->cfg.patch, CLT_F32);
     g.a_sum = clt_mpt_entry(b->grads, CLT_VIT_PATCH_BIAS);
     g.accumulate = !b->lane_first;
-    CLT_TRY(clt_op_gemm(m->ops, &g));
-    return clt_model_made(&m->base, CLT_F32, g.c.ref, (uint64_t)(C * v->cfg.patch),
+    const clt_tensor grad = rows_of(b->grads, CLT_VIT_PATCH_WEIGHT, v->cfg.patch, CLT_F32);
+    CLT_TRY(patch_gradient(m, &g, grad));
+    return clt_model_made(&m->base, CLT_F32, grad.ref, (uint64_t)(C * v->cfg.patch),
                           "gradient of patch_embed.proj.weight");
 }
 

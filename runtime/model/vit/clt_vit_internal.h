@@ -43,8 +43,11 @@ enum { CLT_VIT_CLASS, CLT_VIT_POSITIONS, CLT_VIT_PATCH_WEIGHT, CLT_VIT_PATCH_BIA
 typedef struct {
     clt_mpt m;
     clt_vit_config cfg;
-    int head_bias;           /* its place in the table; the weight's is m.index.lm_head */
-    clt_ref patches;         /* [B * T, patch], of the branches' type; the rows of class tokens are 0 */
+    int head_bias; /* its place in the table; the weight's is m.index.lm_head */
+    int64_t cols;  /* of a row of patches: cfg.patch, padded to a multiple of 16 for matrix units */
+    /* [B * T, cols], of the branches' type; the rows of class tokens and the padding are 0 */
+    clt_ref patches;
+    clt_ref padded, dpadded; /* with padding: the weight of the branches' type, its gradient [width, cols] */
     clt_ref zeros;           /* [width] */
     clt_ref pooled, dpooled; /* pooling avg: the final norm's input and its gradient [B, width] */
     clt_ref pixels, wanted;  /* fp32 parts of the microbatch's buffer [B, 3, H, W], [B, classes] */

@@ -272,8 +272,8 @@ void clt_ref_loss_soft(int64_t rows, int64_t vocab, int64_t ld, float *logits, c
                        float *row_loss, int32_t *rank);
 
 /* clt_op_image.h */
-void clt_ref_unfold_patches(int64_t images, int64_t height, int64_t width, int64_t p, const float *pixels,
-                            float *out);
+void clt_ref_unfold_patches(int64_t images, int64_t height, int64_t width, int64_t p, int64_t ld,
+                            const float *pixels, float *out);
 void clt_ref_place_tokens(int64_t images, int64_t tokens, int64_t cols, const float *first,
                           const float *position, float *x);
 void clt_ref_mean_tokens(int64_t images, int64_t tokens, int64_t cols, const float *x, float *y);

@@ -2,14 +2,16 @@
  */
 #include "runtime/ops/ref/clt_ref.h"
 
-void clt_ref_unfold_patches(int64_t images, int64_t height, int64_t width, int64_t p, const float *pixels,
-                            float *out) {
+void clt_ref_unfold_patches(int64_t images, int64_t height, int64_t width, int64_t p, int64_t ld,
+                            const float *pixels, float *out) {
     for (int64_t b = 0; b < images; b++) {
-        for (int64_t c = 0; c < 3 * p * p; c++) *out++ = 0.0f;
+        for (int64_t c = 0; c < ld; c++) *out++ = 0.0f;
         for (int64_t y = 0; y + p <= height; y += p)
             for (int64_t x = 0; x + p <= width; x += p)
-                for (int64_t c = 0; c < 3 * p * p; c++)
-                    *out++ = pixels[((b * 3 + c / (p * p)) * height + y + c / p % p) * width + x + c % p];
+                for (int64_t c = 0; c < ld; c++) {
+                    const int64_t at = ((b * 3 + c / (p * p)) * height + y + c / p % p) * width + x + c % p;
+                    *out++ = c < 3 * p * p ? pixels[at] : 0.0f;
+                }
     }
 }
 
