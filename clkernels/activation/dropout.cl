@@ -4,6 +4,7 @@
  *
  *   SEG       elements per work-item, a multiple of 4; of 64 on CPUs, where 16 counters go together
  *   RESIDUAL  1: there is a residual
+ *   WHOLE     1: all elements of a sample have the factor of its first one
  *   X_TYPE    clt_dtype of x;  Y_TYPE: of y and residual (include/clt_store.clh)
  *
  * Global size {work-items per sample, samples}. Requires nothing. `total`: elements of all samples. */
@@ -15,6 +16,9 @@
 #endif
 #ifndef RESIDUAL
 #define RESIDUAL 0
+#endif
+#ifndef WHOLE
+#define WHOLE 0
 #endif
 #ifndef X_TYPE
 #define X_TYPE 0
@@ -70,7 +74,18 @@ __kernel void dropout(ulong count, ulong total, __global const CLT_T(X_TYPE) *x,
     residual += residual_off + base;
 #endif
     size_t e = begin;
-#if SEG % 64 == 0
+#if WHOLE
+    const float factor = clt_dropout4((uint2)(key0, key1), step, first_sample + (uint)sample, place, 0,
+                                      threshold, scale).x;
+    for (; e < end; e++) {
+        const float v = CLT_LOAD(X_TYPE, x + e) * factor;
+#if RESIDUAL
+        CLT_STORE(Y_TYPE, CLT_LOAD(Y_TYPE, residual + e) + v, y + e);
+#else
+        CLT_STORE(Y_TYPE, v, y + e);
+#endif
+    }
+#elif SEG % 64 == 0
     for (; e + 64 <= end; e += 64) {
         float16 factor[4];
         factors64(factor, (uint2)(key0, key1), step, first_sample + (uint)sample, place, e / 4, threshold,

@@ -58,6 +58,17 @@ __kernel void row_sumsq(ulong cols, __global const float *x, ulong x_off, ulong 
     if (FIRST_ITEM) out[out_off + ROW] = s;
 }
 
+/* out[places[k]] = sum of the squares of segment k = segments[k] = {its first block of 64 elements, its
+ * elements}; x begins with block `first`. */
+__kernel void segment_sumsq(__global const float *x, ulong x_off, __global const uint2 *segments, ulong segments_off,
+                            __global const uint *places, ulong places_off, ulong first, __global float *out,
+                            ulong out_off) {
+    __local float lane[64];
+    const uint2 segment = segments[segments_off + ROW];
+    const float s = row_reduce(x + x_off + (segment.x - first) * 64, segment.y, 1, lane);
+    if (FIRST_ITEM) out[out_off + places[places_off + ROW]] = s;
+}
+
 /* status = {norm, clip coefficient, 1 if the norm is finite}, for one row. The sums are of gradients that
  * carry a factor 1 / inv_scale, which norm and coefficient remove. */
 __kernel void norm_status(ulong count, __global const float *sums, ulong sums_off, float threshold,

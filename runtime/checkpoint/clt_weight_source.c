@@ -15,6 +15,7 @@ typedef struct {
     int shard, tensor; /* shard -1: tensor is an index of the map's model, with this shape: */
     int dims;
     int64_t shape[CLT_MAX_DIMS];
+    float *values; /* clt_weight_source_replace; NULL: those of the file */
 } view;
 
 struct clt_weight_source {
@@ -31,13 +32,21 @@ struct clt_weight_source {
     clt_strv names; /* of the map's model, and those that files have without a prefix */
 };
 
+/* Blocks of timm's Vision Transformer begin as MPT's without "transformer.". */
+static bool is_timm(const char *name) {
+    static const char *const part[] = {".norm1.", ".norm2.", ".attn.qkv.", ".attn.proj.", ".mlp."};
+    for (size_t i = 0; i < CLT_COUNT_OF(part); i++)
+        if (strstr(name, part[i])) return true;
+    return false;
+}
+
 /* Composer writes "model." in front of every name, and the transformers package a model without its head
  * (MptModel) without "transformer.". */
 static const char *plain_name(clt_weight_source *s, const char *name) {
     static const char *const body[] = {"wte.", "wpe.", "blocks.", "norm_f."};
     if (!strncmp(name, "model.transformer.", 18) || !strncmp(name, "model.lm_head.", 14)) return name + 6;
     for (size_t i = 0; i < CLT_COUNT_OF(body); i++) {
-        if (strncmp(name, body[i], strlen(body[i])) != 0) continue;
+        if (strncmp(name, body[i], strlen(body[i])) != 0 || is_timm(name)) continue;
         clt_strv_add_owned(&s->names, clt_format("transformer.%s", name));
         return s->names.v[s->names.n - 1];
     }
@@ -201,6 +210,7 @@ clt_status clt_weight_source_open(const char *path, clt_weight_source **out) {
 void clt_weight_source_close(clt_weight_source *s) {
     if (!s) return;
     clt_ckpt_close(s->ckpt);
+    for (int i = 0; i < s->views; i++) clt_free(s->view[i].values);
     for (int i = 0; i < s->shards; i++) clt_safetensors_close(s->shard[i]);
     clt_free(s->shard);
     clt_free(s->view);
@@ -256,8 +266,23 @@ static clt_status read_file(clt_weight_source *s, const view *v, uint64_t first,
 clt_status clt_weight_source_read(clt_weight_source *s, int i, uint64_t first, float *dst, uint64_t count) {
     if (s->ckpt) return clt_ckpt_read(s->ckpt, i, first, dst, count);
     const view *v = &s->view[i];
+    if (v->values) {
+        memcpy(dst, v->values + first, count * sizeof *dst);
+        return CLT_OK;
+    }
     if (v->shard >= 0) return read_file(s, v, first, dst, count);
     return clt_weight_mapper_read(&s->mapper, v->tensor, first, dst, count);
+}
+
+void clt_weight_source_replace(clt_weight_source *s, int i, const int64_t *shape, float *values) {
+    if (s->ckpt) {
+        clt_free(values);
+        return;
+    }
+    view *v = &s->view[i];
+    memcpy(v->shape, shape, (size_t)v->dims * sizeof *shape);
+    clt_free(v->values);
+    v->values = values;
 }
 
 /* --- a model of another layout --- */

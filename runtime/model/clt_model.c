@@ -11,7 +11,7 @@
 /* --- families --- */
 
 /* The first one is the default of configurations that name no family. */
-static const clt_model_family *const families[] = {&clt_mpt_family, &clt_hf_model_family};
+static const clt_model_family *const families[] = {&clt_mpt_family, &clt_hf_model_family, &clt_vit_family};
 
 const clt_refusal clt_model_refused[] = {{"hf_t5", "encoder-decoder models are not supported"}, {NULL, NULL}};
 
@@ -278,6 +278,11 @@ bool clt_model_reads_wide(const clt_model_config *c, const clt_model_shape *shap
     return shape->type == CLT_F32 || c->family->reads_wide(c, shape, table, entry);
 }
 
+bool clt_model_resample(const clt_model_config *c, int entry, const int64_t *shape, const float *from,
+                        float *to) {
+    return c->family->resample && c->family->resample(c, entry, shape, from, to);
+}
+
 clt_batch_layout clt_model_layout(const clt_model_config *c, int64_t seq) {
     return c->family->layout ? c->family->layout(c, seq)
                              : clt_text_layout(seq, clt_model_get_facts(c).seq_ids);
@@ -355,7 +360,7 @@ clt_status clt_model_fp8_set_scales(clt_model *m, const float *scale) {
     return m->family->fp8_set_scales(m, scale);
 }
 
-clt_status clt_model_eval(clt_model *m, const clt_model_pass *p, int64_t *correct) {
+clt_status clt_model_eval(clt_model *m, const clt_model_pass *p, clt_model_correct *correct) {
     return m->family->eval(m, p, correct);
 }
 

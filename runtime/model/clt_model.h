@@ -42,7 +42,7 @@ const clt_schema *clt_model_schema_at(int i);
 /* Properties that the rest of a run needs. */
 typedef struct {
     int64_t vocab_size;  /* token ids are below it; 0: batches have no tokens */
-    int64_t max_seq_len; /* largest T; 0: all samples have the same size */
+    int64_t max_seq_len; /* largest T; with vocab_size 0 the T of every sample */
     int64_t layers;
     const char *layers_key; /* key of `model` that sets `layers` ("n_layers"); NULL: there is none */
     bool tied;              /* the head reads the table's first tensor, the token embedding */
@@ -98,6 +98,10 @@ int clt_model_order(const clt_model_config *c, clt_model_order_kind kind, int **
 /* How the tensors of Hugging Face folders make those of `table`; *out is NULL if names and layouts are equal.
  * Free *out with clt_weight_map_free. */
 clt_status clt_model_weight_map(const clt_model_config *c, const clt_slab_table *table, clt_weight_map **out);
+/* Makes tensor `entry` of a file's tensor that has another shape, with as many dimensions: positions of
+ * another image size. False: it cannot be made of it. `to` NULL: only asks. */
+bool clt_model_resample(const clt_model_config *c, int entry, const int64_t *shape, const float *from,
+                        float *to);
 /* The Hugging Face folder whose weights a new run starts from (pretrained: true); NULL: none. */
 const char *clt_model_pretrained(const clt_model_config *c);
 /* Notes the folder that has the model's other files (tokenizer, generation_config.json), and the torch_dtype
@@ -141,7 +145,7 @@ typedef struct {
      * without training), and casts a weight once after a change instead of at every product. */
     bool eight_weights;
     /* The same products of the blocks alone are in 8-bit floating point (clt_op_fp8.h) with the scales of
-     * clt_model_fp8_set_scales, 1 at first. Samples are multiples of 16 tokens. */
+     * clt_model_fp8_set_scales, 1 at first. Fast where samples are multiples of 16 tokens. */
     bool fp8;
     /* Attention of passes over whole samples multiplies 8-bit blocks (clt_op_attention8.h); that of texts
      * that grow does not. */
@@ -211,8 +215,12 @@ typedef struct {
 /* Forward and backward. Queues the work and does not wait. */
 clt_status clt_model_train(clt_model *m, const clt_model_pass *p);
 
-/* Forward only; waits. Adds to *correct the number of targets that are the most likely class. */
-clt_status clt_model_eval(clt_model *m, const clt_model_pass *p, int64_t *correct);
+/* Numbers of targets that are the most likely class, and among the five most likely ones (images alone). */
+typedef struct {
+    int64_t top1, top5;
+} clt_model_correct;
+/* Forward only; waits. Adds to *correct. */
+clt_status clt_model_eval(clt_model *m, const clt_model_pass *p, clt_model_correct *correct);
 
 /* Forward over `len` <= seq tokens of one text; writes the logits of positions [first, first + rows) into
  * host memory [rows, V]. Waits. With shape.texts the common prefix of this text and the one in place 0 is not
@@ -257,7 +265,9 @@ typedef clt_status (*clt_model_logits_fn)(void *ctx, int64_t first, int64_t rows
 clt_status clt_model_span_logits(clt_model *m, const int32_t *tokens, int64_t samples, int64_t len,
                                  const clt_model_span *span, clt_model_logits_fn fn, void *ctx);
 
-/* Activations of the last training pass, for tests: "emb", "block<i>", "norm_f", [samples * seq, C]. */
+/* Activations of the last pass of a model with shape.training, for tests: "emb", "block<i>", "norm_f",
+ * [samples
+ * * seq, C], or what a family's own names stand for. */
 clt_status clt_model_activation(clt_model *m, const char *name, float *out, size_t count);
 
 /* shape.fp8: delayed scaling, of which the caller keeps the histories (clt_fp8.h). formats: sets *out to the

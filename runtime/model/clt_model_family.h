@@ -35,6 +35,8 @@ typedef struct {
 
     /* NULL: names and layouts are equal. */
     clt_status (*weight_map)(const clt_model_config *c, const clt_slab_table *table, clt_weight_map **out);
+    bool (*resample)(const clt_model_config *c, int entry, const int64_t *shape, const float *from,
+                     float *to); /* NULL: never */
     json_t *(*hf_config)(
         const clt_model_config *c); /* without model_type and torch_dtype, which clt_model.c adds */
     const char *(*hf_differs)(const clt_model_config *c);
@@ -52,7 +54,7 @@ typedef struct {
                          clt_slab *weights, clt_slab *narrow, clt_model **out);
     void (*destroy)(clt_model *m);
     clt_status (*train)(clt_model *m, const clt_model_pass *p);
-    clt_status (*eval)(clt_model *m, const clt_model_pass *p, int64_t *correct);
+    clt_status (*eval)(clt_model *m, const clt_model_pass *p, clt_model_correct *correct);
     /* NULL: the family does not generate text. */
     clt_status (*logits)(clt_model *m, const int32_t *tokens, int64_t len, int64_t first, int64_t rows,
                          float *logits);
@@ -90,7 +92,7 @@ struct clt_model {
     uint64_t weights_version; /* how often clt_model_weights_changed was called */
 };
 
-extern const clt_model_family clt_mpt_family, clt_hf_model_family;
+extern const clt_model_family clt_mpt_family, clt_hf_model_family, clt_vit_family;
 
 /* The key of clt_model_config_to_json's object that holds clt_model_config.source. */
 #define CLT_MODEL_SOURCE_KEY "_cltrain"

@@ -13,10 +13,12 @@ typedef struct {
 
 /* The places in a model layer where dropout is applied: the low three bits of the counter's third word. */
 enum {
-    CLT_SITE_ATTENTION = 0,     /* attention probabilities */
-    CLT_SITE_EMBEDDING = 1,     /* the sum of the embeddings; always with layer 0 */
-    CLT_SITE_ATTENTION_OUT = 2, /* output of the attention block, before the residual is added */
-    CLT_SITE_FFN_OUT = 3        /* output of the feed-forward block, before the residual is added */
+    CLT_SITE_ATTENTION = 0,      /* attention probabilities */
+    CLT_SITE_EMBEDDING = 1,      /* the sum of the embeddings; always with layer 0 */
+    CLT_SITE_ATTENTION_OUT = 2,  /* output of the attention block, before the residual is added */
+    CLT_SITE_FFN_OUT = 3,        /* output of the feed-forward block, before the residual is added */
+    CLT_SITE_ATTENTION_PATH = 4, /* a whole branch of a sample (drop path) */
+    CLT_SITE_FFN_PATH = 5
 };
 
 /* p must be in [0, 1); nothing is checked. */

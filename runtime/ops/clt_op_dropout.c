@@ -39,7 +39,8 @@ static clt_status check(clt_ops *ops, const clt_variant *v, void *ctx) {
                             .step = 5,
                             .first_sample = 11,
                             .layer = 2,
-                            .site = CLT_SITE_FFN_OUT};
+                            .site = CLT_SITE_FFN_OUT,
+                            .whole_samples = call->whole_samples};
     if (adds) p.residual = clt_tensor_of(clt_check_place(v, y_type, part[1]), COLS, y_type);
     clt_check_fill(x, N, 7);
     clt_check_fill(residual, N, 8);
@@ -47,7 +48,7 @@ static clt_status check(clt_ops *ops, const clt_variant *v, void *ctx) {
     if (adds) CLT_TRY(clt_check_write(y_type, p.residual.ref, residual, N));
     CLT_TRY(dropout(ops, v, &p));
     clt_ref_dropout(ROWS, SEQ, COLS, x, adds ? residual : NULL, p.p, p.seed, p.step, p.first_sample, p.layer,
-                    p.site, want);
+                    p.site, p.whole_samples, want);
     return clt_variant_compare_as(ops, y_type, "dropout", p.y.ref, want, N);
 }
 
@@ -60,8 +61,9 @@ clt_status clt_op_dropout(clt_ops *ops, const clt_dropout_params *p) {
     CLT_TRY(clt_tensor_check_types("dropout", CLT_DTYPE_PLAIN, all, 1));
     CLT_TRY(clt_tensor_check_one_type("dropout", CLT_DTYPE_PLAIN, all + 1, 2));
     CLT_TRY(clt_tensor_check_dense("dropout", p->cols, all, CLT_COUNT_OF(all)));
-    snprintf(options, sizeof options, " -DRESIDUAL=%d -DX_TYPE=%d -DY_TYPE=%d",
-             clt_tensor_present(p->residual), (int)p->x.type, (int)p->y.type);
+    snprintf(options, sizeof options, " -DRESIDUAL=%d -DX_TYPE=%d -DY_TYPE=%d%s",
+             clt_tensor_present(p->residual), (int)p->x.type, (int)p->y.type,
+             p->whole_samples ? " -DWHOLE=1" : "");
     const clt_variant_question q = {.op = "dropout", .options = options, .check = check, .call = p};
     CLT_TRY(clt_variant_pick_for(ops, &q, &v));
     return dropout(ops, v, p);

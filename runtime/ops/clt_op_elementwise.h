@@ -95,6 +95,7 @@ typedef struct {
     uint64_t seed, step;       /* of step the low 32 bits are used */
     int64_t first_sample; /* index of this microbatch's first sample in the global batch; low 32 bits used */
     int32_t layer, site;  /* layer 0 ... 8191; site: CLT_SITE_* (clt_dropout.h) */
+    bool whole_samples;   /* all elements of a sample have the factor of its first one (drop path) */
 } clt_dropout_params;
 clt_status clt_op_dropout(clt_ops *ops, const clt_dropout_params *p);
 

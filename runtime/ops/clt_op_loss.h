@@ -31,6 +31,26 @@ typedef struct {
 } clt_loss_params;
 clt_status clt_op_loss(clt_ops *ops, const clt_loss_params *p);
 
+/* Softmax cross-entropy whose targets are probabilities t [rows, V], fp32 without gaps:
+ * row_loss[r] = sum over v of t[v] * (log(sum over u of exp(z[u])) - z[v]). With `grad` the logits are
+ * overwritten as in clt_op_loss. A row whose only probability is a 1 has the bits of clt_op_loss.
+ *
+ * rank[r] is the number of logits before that of label[r] if they are sorted, the largest first and equal
+ * ones by their index: 0 if it is the largest. V if the label is not in 0 ... V - 1 or its logit is a NaN.
+ *
+ * CLT_FAIL as clt_op_loss, and V of 2^24 or more. */
+typedef struct {
+    int64_t rows, vocab;
+    clt_tensor logits;
+    clt_ref targets, label; /* [rows, V]; int32 [rows], used for rank only */
+    clt_ref row_loss;       /* [rows], output, without any weight */
+    clt_ref rank;           /* optional output, int32 [rows] */
+    bool grad;
+    float weight;
+    clt_ref row_weight; /* optional [rows], instead of weight */
+} clt_loss_soft_params;
+clt_status clt_op_loss_soft(clt_ops *ops, const clt_loss_soft_params *p);
+
 /* out[r] = the sum of row r of x [rows, cols], in the order of the row rule of docs/numerics.md. x must be
  * fp32 and may have gaps between rows; out is [rows]. Used to add up a sample's token losses. */
 clt_status clt_op_row_sum(clt_ops *ops, int64_t rows, int64_t cols, clt_tensor x, clt_ref out);

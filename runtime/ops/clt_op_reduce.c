@@ -27,6 +27,12 @@ static clt_status norm_status(clt_ops *ops, const clt_variant *v, const clt_norm
     return launch(ops, v, "norm_status", 1, args, CLT_COUNT_OF(args));
 }
 
+static clt_status segment_sumsq(clt_ops *ops, const clt_variant *v, const clt_segment_sumsq_params *p) {
+    const clt_arg args[] = {CLT_REF(p->x), CLT_REF(p->segment), CLT_REF(p->place), CLT_U64(p->first_block),
+                            CLT_REF(p->out)};
+    return launch(ops, v, "segment_sumsq", p->n, args, CLT_COUNT_OF(args));
+}
+
 enum { ROWS = 3, COLS = 203, LD = 211, N = ROWS * LD };
 
 /* The norm of the rows' sums of squares: clipped, not clipped, and not finite. */
@@ -45,6 +51,22 @@ static clt_status check_status(clt_ops *ops, const clt_variant *v, clt_ref sums,
     return CLT_OK;
 }
 
+/* Two segments of x, whose sums change places; x begins with block 7. */
+static clt_status check_segments(clt_ops *ops, const clt_variant *v, clt_ref part[], const float *x) {
+    const uint32_t segment[] = {7, 130, 10, 5}, place[] = {1, 0};
+    const float want[] = {clt_ref_row_sumsq(x + 192, 5), clt_ref_row_sumsq(x, 130)};
+    float words[6];
+    memcpy(words, segment, sizeof segment);
+    memcpy(words + 4, place, sizeof place);
+    clt_segment_sumsq_params p = {.n = 2, .x = part[0], .first_block = 7, .out = part[1]};
+    p.place = (clt_ref){part[2].buf, part[2].off + 4};
+    p.segment = (clt_ref){part[2].buf, CLT_ROUND_UP(part[2].off + 6, (uint64_t)2) / 2}; /* in pairs */
+    CLT_TRY(clt_ref_write_f32((clt_ref){part[2].buf, p.segment.off * 2}, words, 4));
+    CLT_TRY(clt_ref_write_f32(p.place, words + 4, 2));
+    CLT_TRY(segment_sumsq(ops, v, &p));
+    return clt_variant_compare(ops, "sums of segments", part[1], want, 2);
+}
+
 static clt_status check(clt_ops *ops, const clt_variant *v, void *ctx) {
     (void)ctx;
     float x[N], want[ROWS];
@@ -58,7 +80,8 @@ static clt_status check(clt_ops *ops, const clt_variant *v, void *ctx) {
     CLT_TRY(row_sum(ops, v, "row_sumsq", ROWS, COLS, part[0], LD, part[1]));
     for (int r = 0; r < ROWS; r++) want[r] = clt_ref_row_sumsq(x + r * LD, COLS);
     CLT_TRY(clt_variant_compare(ops, "row sum of squares", part[1], want, ROWS));
-    return check_status(ops, v, part[1], want, part[2]);
+    CLT_TRY(check_status(ops, v, part[1], want, part[2]));
+    return check_segments(ops, v, part, x);
 }
 
 clt_status clt_op_row_sum(clt_ops *ops, int64_t rows, int64_t cols, clt_tensor x, clt_ref out) {
@@ -73,6 +96,13 @@ clt_status clt_op_chunk_sumsq(clt_ops *ops, clt_ref x, uint64_t chunks, clt_ref 
     const clt_variant *v;
     CLT_TRY(clt_variant_pick(ops, "reduce", check, NULL, &v));
     return row_sum(ops, v, "row_sumsq", chunks, CLT_CHUNK, x, CLT_CHUNK, out);
+}
+
+clt_status clt_op_segment_sumsq(clt_ops *ops, const clt_segment_sumsq_params *p) {
+    const clt_variant *v;
+    if (p->n == 0) return CLT_OK;
+    CLT_TRY(clt_variant_pick(ops, "reduce", check, NULL, &v));
+    return segment_sumsq(ops, v, p);
 }
 
 clt_status clt_op_sumsq(clt_ops *ops, clt_ref x, uint64_t count, clt_ref out) {

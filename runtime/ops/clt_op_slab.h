@@ -84,4 +84,41 @@ clt_status clt_op_adamw(clt_ops *ops, const clt_optimizer_params *p);
 clt_status clt_op_lion(clt_ops *ops, const clt_optimizer_params *p);
 clt_status clt_op_sgd(clt_ops *ops, const clt_optimizer_params *p);
 
+/* LAMB in parts: a direction for every element, sums of squares of the segments of tensors, a ratio for each
+ * tensor, and the step. A segment is what a tensor has in one chunk; ranks own whole chunks, so each segment
+ * has one owner.
+ *
+ * direction: p, m, v, groups, group_of_block, status and chunks of clt_optimizer_params; writes m and v, and
+ * the direction in place of g; group.step_size is 1 / (1 - beta1^t) here. copy is not used. */
+clt_status clt_op_lamb_direction(clt_ops *ops, const clt_optimizer_params *p);
+
+/* out[place[k]] = the sum of squares, by the row rule, of x in segment k, for n consecutive segments, whose
+ * elements are all in x. */
+typedef struct {
+    uint64_t n;
+    clt_ref segment; /* uint32 [n, 2]: first block of 64 elements in the slab; elements */
+    clt_ref place;   /* uint32 [n] */
+    clt_ref x;       /* begins with block first_block of the slab */
+    uint64_t first_block;
+    clt_ref out;
+} clt_segment_sumsq_params;
+clt_status clt_op_segment_sumsq(clt_ops *ops, const clt_segment_sumsq_params *p);
+
+/* ratio[t] = |weights| / |direction| of tensor t, from the sums of its segments, added ascending; 1 if its
+ * group has no weight decay (l2) or one of both is 0. */
+typedef struct {
+    uint64_t tensors;
+    clt_ref tensor;                 /* uint32 [tensors, 4]: first segment, end, first block, 0 */
+    clt_ref place;                  /* uint32: of all segments */
+    clt_ref weights, directions;    /* sums of squares, at the segments' places */
+    clt_ref groups, group_of_block; /* as in clt_optimizer_params, of the whole slab */
+    clt_ref ratio;                  /* [tensors], output */
+} clt_lamb_ratios_params;
+clt_status clt_op_lamb_ratios(clt_ops *ops, const clt_lamb_ratios_params *p);
+
+/* p = p - (lr * ratio) * direction, which is in g; m and v are not used. tensor_of_block: uint16 [chunks *
+ * 1024], off counts them. */
+clt_status clt_op_lamb_apply(clt_ops *ops, const clt_optimizer_params *p, clt_ref tensor_of_block,
+                             clt_ref ratio);
+
 #endif

@@ -1,7 +1,7 @@
 /* Gradients against finite differences: along the gradient of one tensor the loss must change by its norm.
  * Every combination of a block's form (both branches from the block's input, norms after branches, norms that
  * multiply by 1 + weight, scaled embeddings, partly rotated heads, dropout) has biases, so that each way in
- * which a bias gradient is made is covered.
+ * which a bias gradient is made is covered. So are both poolings of a Vision Transformer.
  *
  * Bound: the losses are sums of fp32 terms with errors of about 1e-6 of their mean, and the step changes them
  * by at least 1e-3 where the gradient's norm is not tiny; a central difference is off by the square of the
@@ -18,6 +18,9 @@ static const double BOUND = 2e-3, STEP = 0.01, SMALLEST = 0.02;
 #define ROPE "'rope': true, 'rope_impl': 'hf', 'rope_fraction': 0.5"
 #define GLU ", 'ffn_config': {'ffn_type': 'mptglu', 'ffn_act_fn': {'name': 'gelu', 'approximate': 'tanh'}}"
 
+#define VIT                                                                                                  \
+    "{'name': 'vit', 'image_size': 13, 'patch_size': 5, 'width': 32, 'heads': 2, 'depth': 2, 'classes': 7"
+
 static const struct {
     const char *model;
     bool dropout;
@@ -31,6 +34,8 @@ static const struct {
           " 'attn_config': {'attn_logit_softcapping': 2, 'sliding_window_size': 5}}",
      false},
     {BASE ", 'post_norms': true, 'parallel_residual': true, 'norm_offset': 1, 'emb_pdrop': 0.1}", true},
+    {VIT "}", false},
+    {VIT ", 'pooling': 'avg', 'drop_path': 0.3, 'pos_dropout': 0.1, 'attn_dropout': 0.1}", true},
 };
 
 typedef struct {
@@ -42,6 +47,7 @@ typedef struct {
     void *storage;
     clt_ref losses;
     bool dropout;
+    int targets;
 } rig;
 
 static void open_rig(rig *g, size_t number, clt_recompute recompute) {
@@ -58,7 +64,9 @@ static void open_rig(rig *g, size_t number, clt_recompute recompute) {
     tu_assert_ok(clt_model_example(g->config, T, SAMPLES, &g->storage, &g->batch), "example");
     int32_t *tokens = (int32_t *)g->batch.field[CLT_TEXT_TOKENS];
     int32_t *targets = (int32_t *)g->batch.field[CLT_TEXT_TARGETS];
-    for (uint64_t i = 0; i < TARGETS; i++) {
+    const bool text = clt_model_get_facts(g->config).vocab_size > 0; /* images stay those of the example */
+    g->targets = text ? TARGETS : SAMPLES;
+    for (uint64_t i = 0; text && i < TARGETS; i++) {
         tokens[i] = (int32_t)tu_random_below(5, i, VOCAB);
         targets[i] = (int32_t)tu_random_below(6, i, VOCAB);
     }
@@ -81,7 +89,7 @@ static void close_rig(rig *g) {
 /* The loss of a pass, which also makes the gradients. */
 static double loss_of(const rig *g) {
     const clt_model_pass p = {.batch = &g->batch,
-                              .weight = 1.0f / TARGETS,
+                              .weight = 1.0f / (float)g->targets,
                               .step = 3,
                               .seed = 11,
                               .dropout = g->dropout,
@@ -94,7 +102,7 @@ static double loss_of(const rig *g) {
     tu_assert_ok(clt_model_train(g->model, &p), "train");
     tu_assert_ok(clt_ref_read_f32(g->losses, losses, SAMPLES), "losses");
     for (int i = 0; i < SAMPLES; i++) sum += (double)losses[i];
-    return sum / TARGETS;
+    return sum / g->targets;
 }
 
 /* The loss with x + length * direction as tensor e. */

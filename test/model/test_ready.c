@@ -7,7 +7,8 @@
 
 enum { T = 24, VOCAB = 40, SAMPLES = 3 };
 
-/* Biases, an untied head, a tied embedding with its own accumulator of lookups, grouped keys and values. */
+/* Biases, an untied head, a tied embedding with its own accumulator of lookups, grouped keys and values;
+ * class tokens and means of patches. */
 static const char *const models[] = {
     "{'d_model': 32, 'n_heads': 4, 'n_layers': 3}",
     "{'d_model': 32, 'n_heads': 4, 'n_layers': 2, 'tie_word_embeddings': false, 'no_bias': true, "
@@ -16,7 +17,10 @@ static const char *const models[] = {
     "'attn_config': {'rope': true, 'rope_impl': 'hf', 'qk_ln': true, 'fused_qkv': false}, 'ffn_config': "
     "{'ffn_type': 'mptglu'}, 'block_overrides': {'order': "
     "[{'name': 'default', 'repeat': 2}, {'name': 'r'}], 'overrides': {'r': {'attn_config': "
-    "{'reuse_kv_layer_idx': -1}}}}}"};
+    "{'reuse_kv_layer_idx': -1}}}}}",
+    "{'name': 'vit', 'image_size': 12, 'patch_size': 4, 'width': 32, 'heads': 2, 'depth': 3, 'classes': 7}",
+    "{'name': 'vit', 'image_size': 9, 'patch_size': 3, 'width': 24, 'heads': 3, 'depth': 2, 'classes': 5, "
+    "'pooling': 'avg', 'qkv_bias': false}"};
 
 typedef struct {
     const clt_slab_table *table;
@@ -46,7 +50,9 @@ typedef struct {
 } rig;
 
 static void open_rig(rig *g, const char *text, int device, clt_recompute recompute) {
-    char *with = clt_format("{'max_seq_len': %d, 'vocab_size': %d, %s", T, VOCAB, text + 1);
+    char *with = strstr(text, "vit")
+                     ? clt_strdup(text)
+                     : clt_format("{'max_seq_len': %d, 'vocab_size': %d, %s", T, VOCAB, text + 1);
     g->config = tu_model(with);
     clt_free(with);
     tu_assert_ok(clt_model_table(g->config, &g->table), "table");

@@ -278,7 +278,7 @@ static void dropout_case(int d, clt_dropout_params p, bool residual) {
     if (residual) p.residual = clt_tensor_of(tu_upload_rounded(d, p.y.type, r, n), p.cols, p.y.type);
     tu_assert_ok(clt_op_dropout(tu_ops(d), &p), "dropout");
     clt_ref_dropout(p.rows, p.seq, p.cols, x, residual ? r : NULL, p.p, p.seed, p.step, p.first_sample,
-                    p.layer, p.site, want);
+                    p.layer, p.site, p.whole_samples, want);
     assert_stored("dropout", p.y.type, p.y.ref, want, n);
     tu_release();
     clt_free(x);
@@ -292,7 +292,7 @@ static void run_dropout(int d, const char *id) {
     static const clt_dtype types[][2] = {
         {CLT_F32, CLT_F32}, {CLT_BF16, CLT_F32}, {CLT_BF16, CLT_BF16}, {CLT_F16, CLT_F16}};
     for (size_t i = 0; i < (tu_tiny() ? 4 : CLT_COUNT_OF(size)); i++)
-        for (size_t form = 0; form < 2 * CLT_COUNT_OF(types); form++)
+        for (size_t form = 0; form < 4 * CLT_COUNT_OF(types); form++)
             dropout_case(d,
                          (clt_dropout_params){.rows = size[i][0],
                                               .seq = size[i][1],
@@ -303,8 +303,9 @@ static void run_dropout(int d, const char *id) {
                                               .first_sample = (int64_t)i * 100,
                                               .layer = (int32_t)i,
                                               .site = CLT_SITE_ATTENTION_OUT,
-                                              .x = {.type = types[form / 2][0]},
-                                              .y = {.type = types[form / 2][1]}},
+                                              .whole_samples = form / 2 % 2,
+                                              .x = {.type = types[form / 4][0]},
+                                              .y = {.type = types[form / 4][1]}},
                          form % 2);
 }
 

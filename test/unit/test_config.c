@@ -337,6 +337,11 @@ static void optimizers_of_pytorch(void **state) {
     assert_true(c->optimizer.kind == CLT_OPTIMIZER_SGD && c->optimizer.nesterov);
     assert_true(g[0].beta1 == 0.9 && g[0].weight_decay == 0 && g[1].beta1 == 0.5 && g[1].weight_decay == 0.1);
     clt_config_free(c);
+    c = cu_load_with("optimizer={name: lamb, betas: [0.8, 0.9], eps: 1.0e-06}");
+    assert_int_equal(c->optimizer.kind, CLT_OPTIMIZER_LAMB);
+    assert_int_equal(clt_optimizer_of(c->optimizer.kind)->moments, 2);
+    assert_true(c->optimizer.groups[0].beta1 == 0.8 && c->optimizer.groups[0].eps == 1e-6);
+    clt_config_free(c);
     c = cu_load_with("optimizer.name=sgd");
     assert_true(c->optimizer.groups[0].beta1 == 0 && !c->optimizer.nesterov);
     clt_config_free(c);

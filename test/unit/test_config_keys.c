@@ -160,6 +160,9 @@ static const struct {
     {"model.init_config.name", "small_init_", {NULL}},
     {"model.init_config.init_div_is_residual", "3", {NULL}},
     {"model.init_config.emb_init_uniform_lim", "[-1, 2]", {NULL}},
+    {"model.heads", "6", {NULL}},
+    {"model.width", "96", {NULL}},
+    {"model.image_size", "240", {NULL}},
 };
 
 typedef struct {
@@ -180,7 +183,8 @@ static const char *const *with_of(const char *path, const char **value) {
 /* The section of another family than the first while its keys are walked; else NULL. */
 static const char *family;
 static const char *const families[] = {
-    NULL, "model={name: hf_causal_lm, pretrained_model_name_or_path: test/golden/families/llama3/hf}"};
+    NULL, "model={name: hf_causal_lm, pretrained_model_name_or_path: test/golden/families/llama3/hf}",
+    "model={name: vit}"};
 
 /* The base with the section that `path` belongs to, with what its value needs around it (`with`, may be
  * NULL), and with `value` there, if one is given. */

@@ -202,14 +202,17 @@ static void row(const char *what, uint64_t bytes, const char *note) {
 static void print_work(const clt_config *c, const clt_device_facts *f, const clt_plan *p) {
     const int ranks = p->ranks;
     char b[32], n[32], *sizes = clt_model_describe(c->model);
-    double tokens = (double)c->global_train_batch_size * (double)c->max_seq_len;
+    const bool text = clt_model_get_facts(c->model).vocab_size > 0;
+    const char *unit = text ? "token" : "image";
+    double tokens = (double)c->global_train_batch_size * (double)(text ? c->max_seq_len : 1);
     uint64_t params = clt_model_param_count(c->model);
     double flops = clt_model_train_flops_per_token(c->model, c->max_seq_len);
     printf("model        %llu parameters (%s), %s, sequence %lld\n", (unsigned long long)params,
            clt_human_count((double)params, n), sizes, (long long)c->max_seq_len);
     clt_free(sizes);
-    printf("step         %lld samples, %s tokens, %.4g FLOP (%.4g per token)\n",
-           (long long)c->global_train_batch_size, clt_human_count(tokens, n), flops * tokens, flops);
+    printf("step         %lld samples, %s %ss, %.4g FLOP (%.4g per %s)\n",
+           (long long)c->global_train_batch_size, clt_human_count(tokens, n), unit, flops * tokens, flops,
+           unit);
     printf("device       %s, %s; %d rank%s, microbatch %lld%s%s\n", f->name,
            clt_human_bytes((double)f->global_mem, b), ranks, ranks == 1 ? "" : "s", (long long)p->microbatch,
            c->device_train_microbatch_size ? "" : " (auto)", clt_recompute_text(p->recompute));

@@ -91,7 +91,7 @@ static clt_status norm_data(backward_pass *p, int w, clt_ref dy, int64_t lddy, b
 }
 
 static bool branches_drop(const backward_pass *p) {
-    return p->b->dropout && p->m->cfg.resid_pdrop > 0;
+    return p->b->dropout && (p->m->cfg.resid_pdrop > 0 || p->m->cfg.drop_path > 0);
 }
 
 /* A branch ends with something else than its product: the gradient that enters it is not that of the residual
@@ -175,12 +175,14 @@ static clt_status post_norm_backward(backward_pass *p, int layer, clt_mpt_branch
  * dropout or norm. */
 static clt_status branch_gradient(backward_pass *p, int layer, clt_mpt_branch branch, clt_ref *out) {
     clt_mpt *m = p->m;
-    const int site = branch == CLT_MPT_ATTENTION ? CLT_SITE_ATTENTION_OUT : CLT_SITE_FFN_OUT;
+    double rate;
+    int site;
     *out = m->dbranch;
     if (m->cfg.post_norms) return post_norm_backward(p, layer, branch);
+    clt_mpt_branch_drops(m, p->b, layer, branch, &rate, &site);
     if (branches_drop(p))
-        return clt_mpt_dropout(m, p->b, m->cfg.resid_pdrop, layer, site, CLT_F32, m->dx, clt_ref_none(),
-                               m->type, m->dbranch);
+        return clt_mpt_dropout(m, p->b, rate, layer, site, CLT_F32, m->dx, clt_ref_none(), m->type,
+                               m->dbranch);
     if (m->type == CLT_F32) *out = m->dx; /* else the norm's backward pass left the rounded copy there */
     return CLT_OK;
 }
@@ -409,22 +411,21 @@ static clt_status attention_backward(backward_pass *p, int layer) {
                           layer);
 }
 
-static clt_status embedding_backward(backward_pass *p) {
-    clt_mpt *m = p->m;
+clt_status clt_mpt_embedding_backward(clt_mpt *m, const clt_model_pass *b) {
     const clt_mpt_config *c = &m->cfg;
-    const clt_model_pass *b = p->b;
-    int64_t C = c->d_model;
-    clt_tensor dwte = grad_of(p, m->index.wte), lookup = clt_tensor_of(m->lookups.sum, C, CLT_F32);
+    const int64_t C = c->d_model, R = b->batch->samples * m->shape.seq;
+    clt_tensor dwte = clt_mpt_entry(b->grads, m->index.wte),
+               lookup = clt_tensor_of(m->lookups.sum, C, CLT_F32);
     if (b->dropout && c->emb_pdrop > 0)
         CLT_TRY(clt_mpt_dropout(m, b, c->emb_pdrop, 0, CLT_SITE_EMBEDDING, CLT_F32, m->dx, clt_ref_none(),
                                 CLT_F32, m->dx));
-    CLT_TRY(clt_mpt_scale_embedding(m, p->rows, m->dx));
+    CLT_TRY(clt_mpt_scale_embedding(m, R, m->dx));
     /* Untied, the table's own accumulator takes the lookups: rows that no token names must be +0. */
     if (!c->tie_word_embeddings && b->lane_first)
         CLT_TRY(clt_buffer_fill32(dwte.ref.buf, dwte.ref.off * 4, 0, (size_t)(c->vocab_size * C) * 4));
 
     CLT_TRY(clt_op_embedding_backward(
-        m->ops, &(clt_embedding_grad_params){.rows = p->rows,
+        m->ops, &(clt_embedding_grad_params){.rows = R,
                                              .seq = m->shape.seq,
                                              .cols = C,
                                              .unique = m->lookups.unique,
@@ -434,7 +435,7 @@ static clt_status embedding_backward(backward_pass *p) {
                                              .row_begin = m->lookups.begin,
                                              .row_of = m->lookups.row_of,
                                              .dwte = m->lookups.sum.buf ? lookup : dwte,
-                                             .dwpe = grad_of(p, m->index.wpe),
+                                             .dwpe = clt_mpt_entry(b->grads, m->index.wpe),
                                              .accumulate_wpe = !b->lane_first,
                                              .fraction = (float)c->embedding_fraction}));
     if (!b->lane_last || !m->lookups.sum.buf) return CLT_OK;
@@ -460,9 +461,13 @@ static clt_status final_norm_backward(backward_pass *p) {
     const int unit = clt_mpt_head_unit(&m->cfg);
     const uint64_t count = (uint64_t)(p->rows * m->cfg.d_model);
     CLT_TRY(open_gradients(p, unit));
-    CLT_TRY(norm_backward(p, m->x_last, m->meanf, m->rstdf, m->index.norm_f_w, m->index.norm_f_b, m->dnf,
-                          clt_ref_none(), m->dx, clt_ref_none(), m->index.block[m->cfg.n_layers - 1].bdown,
-                          unit - 1, clt_ref_none()));
+    p->summed = -1;
+    if (m->ends->out_backward)
+        CLT_TRY(m->ends->out_backward(m, p->b));
+    else
+        CLT_TRY(norm_backward(p, m->x_last, m->meanf, m->rstdf, m->index.norm_f_w, m->index.norm_f_b, m->dnf,
+                              clt_ref_none(), m->dx, clt_ref_none(),
+                              m->index.block[m->cfg.n_layers - 1].bdown, unit - 1, clt_ref_none()));
     CLT_TRY(clt_mpt_done(m, unit));
     /* Not on the way: x_last, which that pass reads, may be where the copy goes. */
     if (rounded(p).buf)
@@ -493,7 +498,7 @@ static clt_status passes(clt_mpt *m, const clt_model_pass *b) {
     CLT_TRY(final_norm_backward(&p));
     for (int i = (int)m->cfg.n_layers - 1; i >= 0; i--) CLT_TRY(block_backward(&p, i));
     if (!tied) CLT_TRY(open_gradients(&p, CLT_MPT_EMBEDDING_UNIT));
-    CLT_TRY(embedding_backward(&p));
+    CLT_TRY(m->ends->embed_backward(m, b));
     return ready(&p, CLT_MPT_EMBEDDING_UNIT);
 }
 

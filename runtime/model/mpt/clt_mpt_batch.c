@@ -87,19 +87,41 @@ clt_status clt_mpt_upload(clt_mpt *m, const clt_model_pass *b, bool grad) {
     return clt_buffer_write(m->tokens.buf, 0, m->host, (size_t)(grad ? m->words : m->forward_words) * 4);
 }
 
+/* Where `name` of a block is ("qkv"), of the branches' type. */
+static clt_ref block_part(const clt_mpt_acts *a, const char *name) {
+    const struct {
+        const char *name;
+        clt_ref at;
+    } part[] = {{"norm1", a->n1}, {"qkv", a->qkv}, {"heads", a->att},
+                {"norm2", a->n2}, {"up", a->up},   {"hidden", a->act}};
+    for (size_t i = 0; i < CLT_COUNT_OF(part); i++)
+        if (strcmp(name, part[i].name) == 0) return part[i].at;
+    return clt_ref_none();
+}
+
+/* The activation "block<i>" or "block<i>.<part>"; `name` is what follows "block". */
+static clt_ref block_activation(const clt_mpt *m, const char *name, clt_dtype *type) {
+    const char *part = strchr(name, '.');
+    char *number = clt_strndup(name, part ? (size_t)(part - name) : strlen(name));
+    int64_t layer;
+    const bool there = clt_parse_i64(number, &layer) && layer >= 0 && layer < m->cfg.n_layers;
+    clt_free(number);
+    if (!there) return clt_ref_none();
+    if (!part) return layer + 1 < m->cfg.n_layers ? m->acts[layer + 1].x : m->x_last;
+    *type = m->type;
+    return block_part(&m->acts[layer], part + 1);
+}
+
 clt_status clt_mpt_activation(clt_model *model, const char *name, float *out, size_t count) {
     clt_mpt *m = (clt_mpt *)model;
     clt_ref r = clt_ref_none();
     clt_dtype type = CLT_F32;
-    int64_t layer;
     if (strcmp(name, "emb") == 0) r = m->acts[0].x;
-    if (strcmp(name, "norm_f") == 0) {
-        r = m->nf;
+    if (strncmp(name, "block", 5) == 0) r = block_activation(m, name + 5, &type);
+    if (strcmp(name, "norm_f") == 0 || strcmp(name, "logits") == 0) {
+        r = *name == 'n' ? m->nf : m->logits;
         type = m->type;
     }
-    if (strncmp(name, "block", 5) == 0 && clt_parse_i64(name + 5, &layer) && layer >= 0 &&
-        layer < m->cfg.n_layers)
-        r = layer + 1 < m->cfg.n_layers ? m->acts[layer + 1].x : m->x_last;
     if (!r.buf || !m->shape.training)
         return clt_error(CLT_FAIL, "the model keeps no activation named '%s'", name);
     return clt_ref_read_as(r, type, out, count);

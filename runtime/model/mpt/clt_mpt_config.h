@@ -44,12 +44,15 @@ typedef struct {
     bool attention_bias, out_bias, mlp_bias, norm_bias;
     bool rms_norm; /* norm_type is an rmsnorm */
     double norm_eps;
-    double norm_offset;        /* norms multiply by weight + this: 0 or 1; the qk norms always by weight */
-    bool post_norms;           /* a norm of each branch's output before the residual addition */
-    bool parallel_residual;    /* both branches of a block start from its input */
-    double embedding_scale;    /* factor of the embedding; 1: none */
-    double embedding_fraction; /* factor of the embedding's gradient */
-    double logit_scale;        /* 1: none */
+    double norm_offset;     /* norms multiply by weight + this: 0 or 1; the qk norms always by weight */
+    bool post_norms;        /* a norm of each branch's output before the residual addition */
+    bool parallel_residual; /* both branches of a block start from its input */
+    bool bidirectional;     /* a query sees the keys behind it, too; no key of MPT's sets it */
+    double drop_path;       /* probability that a branch of the last block is dropped for a sample; it grows
+                               linearly from 0 in the first block; no key of MPT's sets it */
+    double embedding_scale; /* factor of the embedding; 1: none */
+    double embedding_fraction;      /* factor of the embedding's gradient */
+    double logit_scale;             /* 1: none */
     double final_logit_softcapping; /* 0: off */
     bool qk_ln, qk_gn;
     double clip_qkv;               /* 0: off */

@@ -72,6 +72,7 @@ static clt_status pre_norm(clt_mpt *m, int64_t rows, clt_ref x, int w, int b, cl
 clt_status clt_mpt_dropout(clt_mpt *m, const clt_model_pass *b, double p, int layer, int site,
                            clt_dtype x_type, clt_ref x, clt_ref residual, clt_dtype y_type, clt_ref y) {
     const int64_t C = m->cfg.d_model;
+    const bool whole = site == CLT_SITE_ATTENTION_PATH || site == CLT_SITE_FFN_PATH;
     return clt_op_dropout(m->ops, &(clt_dropout_params){.rows = b->batch->samples * m->shape.seq,
                                                         .seq = m->shape.seq,
                                                         .cols = C,
@@ -83,18 +84,29 @@ clt_status clt_mpt_dropout(clt_mpt *m, const clt_model_pass *b, double p, int la
                                                         .step = b->step,
                                                         .first_sample = b->batch->first,
                                                         .layer = layer,
-                                                        .site = site});
+                                                        .site = site,
+                                                        .whole_samples = whole});
+}
+
+bool clt_mpt_branch_drops(const clt_mpt *m, const clt_model_pass *b, int layer, clt_mpt_branch branch,
+                          double *p, int *site) {
+    const clt_mpt_config *c = &m->cfg;
+    const bool path = c->drop_path > 0, attention = branch == CLT_MPT_ATTENTION;
+    *p = path ? c->drop_path * layer / (double)CLT_MAX(c->n_layers - 1, 1) : c->resid_pdrop;
+    *site = path        ? attention ? CLT_SITE_ATTENTION_PATH : CLT_SITE_FFN_PATH
+            : attention ? CLT_SITE_ATTENTION_OUT
+                        : CLT_SITE_FFN_OUT;
+    return b->dropout && *p > 0;
 }
 
 /* What a branch ends with. */
 typedef struct {
-    int site, w, bias;
+    int w, bias;
 } branch_tail;
 
 static branch_tail tail_of(const clt_mpt *m, int layer, clt_mpt_branch branch) {
     const clt_mpt_block_index *x = &m->index.block[layer];
-    return branch == CLT_MPT_ATTENTION ? (branch_tail){CLT_SITE_ATTENTION_OUT, x->wout, x->bout}
-                                       : (branch_tail){CLT_SITE_FFN_OUT, x->wdown, x->bdown};
+    return branch == CLT_MPT_ATTENTION ? (branch_tail){x->wout, x->bout} : (branch_tail){x->wdown, x->bdown};
 }
 
 /* The product at the end of a branch. */
@@ -131,14 +143,16 @@ static clt_status branch_end(clt_mpt *m, const clt_model_pass *b, int layer, clt
     const branch_tail end = tail_of(m, layer, branch);
     if (m->cfg.post_norms) return branch_end_with_norm(m, R, layer, branch, in, ldin, x, y);
     clt_gemm_params g = clt_mpt_linear(m, R, end.w, end.bias, in, ldin, y, C);
-    if (!(b->dropout && m->cfg.resid_pdrop > 0)) {
+    double p;
+    int site;
+    if (!clt_mpt_branch_drops(m, b, layer, branch, &p, &site)) {
         g.residual = clt_tensor_of(x, C, CLT_F32);
         g.c.type = CLT_F32;
         return branch_product(m, &g, layer, branch);
     }
     g.c.ref = m->dbranch;
     CLT_TRY(branch_product(m, &g, layer, branch));
-    return clt_mpt_dropout(m, b, m->cfg.resid_pdrop, layer, end.site, m->type, m->dbranch, x, CLT_F32, y);
+    return clt_mpt_dropout(m, b, p, layer, site, m->type, m->dbranch, x, CLT_F32, y);
 }
 
 /* The qk norms (always layer norms with eps 1e-5) of `heads` heads of the columns at `col`. */
@@ -256,6 +270,7 @@ clt_attention_params clt_mpt_attention(const clt_mpt *m, const clt_model_pass *b
                                   .scale = (float)c->softmax_scale,
                                   .softcap = (float)c->attn_logit_softcapping,
                                   .slopes = m->slopes,
+                                  .mask = c->bidirectional ? CLT_MASK_NONE : CLT_MASK_CAUSAL,
                                   .window = c->layer[layer].window,
                                   .seq_ids = m->seq_ids,
                                   .dropout = b->dropout ? (float)c->attn_pdrop : 0.0f,
@@ -404,11 +419,16 @@ clt_status clt_mpt_embed(clt_mpt *m, const clt_model_pass *b) {
     return clt_model_made(&m->base, CLT_F32, x0, (uint64_t)(R * C), "embedding");
 }
 
+clt_status clt_mpt_out(clt_mpt *m, const clt_model_pass *b) {
+    const int64_t R = b->batch->samples * m->shape.seq, C = m->cfg.d_model;
+    CLT_TRY(pre_norm(m, R, m->x_last, m->index.norm_f_w, m->index.norm_f_b, m->nf, m->meanf, m->rstdf));
+    return clt_model_made(&m->base, m->type, m->nf, (uint64_t)(R * C), "norm_f");
+}
+
 clt_status clt_mpt_forward(clt_mpt *m, const clt_model_pass *b) {
     const clt_mpt_config *c = &m->cfg;
-    int64_t R = b->batch->samples * m->shape.seq, C = c->d_model;
     CLT_TRY(clt_mpt_need(m, CLT_MPT_EMBEDDING_UNIT));
-    CLT_TRY(clt_mpt_embed(m, b));
+    CLT_TRY(m->ends->embed(m, b));
     CLT_TRY(clt_mpt_done(m, CLT_MPT_EMBEDDING_UNIT));
     for (int i = 0; i < c->n_layers; i++) {
         CLT_TRY(clt_mpt_need(m, clt_mpt_block_unit(i)));
@@ -416,8 +436,7 @@ clt_status clt_mpt_forward(clt_mpt *m, const clt_model_pass *b) {
         CLT_TRY(clt_mpt_done(m, clt_mpt_block_unit(i)));
     }
     CLT_TRY(clt_mpt_need(m, clt_mpt_head_unit(c)));
-    CLT_TRY(pre_norm(m, R, m->x_last, m->index.norm_f_w, m->index.norm_f_b, m->nf, m->meanf, m->rstdf));
-    return clt_model_made(&m->base, m->type, m->nf, (uint64_t)(R * C), "norm_f");
+    return m->ends->out(m, b);
 }
 
 /* --- head and loss --- */
@@ -509,15 +528,18 @@ clt_status clt_mpt_head(clt_mpt *m, const clt_model_pass *b, bool grad, clt_ref 
                           b->sample_loss);
 }
 
-clt_status clt_mpt_eval(clt_model *model, const clt_model_pass *b, int64_t *correct) {
+clt_status clt_mpt_eval(clt_model *model, const clt_model_pass *b, clt_model_correct *correct) {
     clt_mpt *m = (clt_mpt *)model;
-    const int64_t R = b->batch->samples * m->shape.seq;
-    CLT_TRY(clt_mpt_upload(m, b, false));
+    const int64_t R = m->out_rows / m->shape.microbatch * b->batch->samples;
+    CLT_TRY(m->ends->upload(m, b, false));
     CLT_TRY(clt_mpt_forward(m, b));
-    CLT_TRY(clt_mpt_head(m, b, false, m->correct));
+    CLT_TRY(m->ends->head(m, b, false, m->correct));
     CLT_TRY(clt_mpt_done(m, clt_mpt_head_unit(&m->cfg)));
     CLT_TRY(clt_buffer_read(m->correct.buf, m->correct.off * 4, m->host_correct, (size_t)R * 4));
-    for (int64_t i = 0; i < R; i++) *correct += m->host_correct[i];
+    for (int64_t i = 0; i < R; i++) {
+        correct->top1 += m->host_correct[i] == m->ends->tokens;
+        correct->top5 += !m->ends->tokens && m->host_correct[i] < 5;
+    }
     return CLT_OK;
 }
 
@@ -525,9 +547,9 @@ clt_status clt_mpt_train(clt_model *model, const clt_model_pass *b) {
     clt_mpt *m = (clt_mpt *)model;
     m->fp8.recording = true;
     m->fp8.turned = -1;
-    clt_status st = clt_mpt_upload(m, b, true);
+    clt_status st = m->ends->upload(m, b, true);
     if (st == CLT_OK) st = clt_mpt_forward(m, b);
-    if (st == CLT_OK) st = clt_mpt_head(m, b, true, clt_ref_none());
+    if (st == CLT_OK) st = m->ends->head(m, b, true, clt_ref_none());
     if (st == CLT_OK) st = clt_mpt_backward(m, b);
     m->fp8.recording = false;
     return st;

@@ -157,8 +157,30 @@ static clt_status weight_of(clt_mpt *m, const clt_gemm_params *g, int entry, clt
 
 /* --- products --- */
 
-/* dy^T x. In exact numerics each sample is a sum of its own, so that microbatches change no bits; the plan
- * has made samples multiples of 16 tokens. Forward and data gradient have recorded what this casts again. */
+static source rows_of(source s, int64_t first, int64_t rows) {
+    s.of.x = clt_tensor_at(s.of.x, first, 0);
+    s.of.rows = rows;
+    return s;
+}
+
+/* The products of p for samples whose rows are no multiples of 16, so that each is cast, and padded, by
+ * itself. */
+static clt_status sample_gradients(clt_mpt *m, clt_gemm_fp8_params *p, const source *dy, const source *x,
+                                   int64_t rows, int64_t samples) {
+    m->fp8.turned = -1;
+    p->a.ld = p->b.ld = p->to.k = clt_codes8_k(rows);
+    for (int64_t s = 0; s < samples; s++) {
+        const source a = rows_of(*dy, s * rows, rows), b = rows_of(*x, s * rows, rows);
+        CLT_TRY(cast(m, &a, NULL, &p->a));
+        CLT_TRY(cast(m, &b, NULL, &p->b));
+        CLT_TRY(clt_op_gemm_fp8(m->ops, p));
+        p->to.accumulate = true;
+    }
+    return CLT_OK;
+}
+
+/* dy^T x. In exact numerics each sample is a sum of its own, so that microbatches change no bits. Forward and
+ * data gradient have recorded what this casts again. */
 static clt_status weight_gradient(clt_mpt *m, const clt_gemm_params *g, int entry, const clt_mpt_blocks *b) {
     const bool exact = m->shape.numerics == CLT_EXACT;
     const int64_t rows = exact ? g->k_group : g->k;
@@ -168,6 +190,10 @@ static clt_status weight_gradient(clt_mpt *m, const clt_gemm_params *g, int entr
                  x = {operand_of(b, g->b, g->k, g->n), INPUT, entry, false};
     p.a = codes_of(m, TURNED, ACROSS, &dy);
     p.b = codes_of(m, B, ACROSS, &x);
+    if (exact && rows % CLT_CODES8_ALIGN) {
+        CLT_TRY(sample_gradients(m, &p, &dy, &x, rows, g->k / rows));
+        return clt_mpt_sum_a(m, g);
+    }
     if (m->fp8.turned != entry) CLT_TRY(cast(m, &dy, NULL, &p.a));
     m->fp8.turned = -1;
     CLT_TRY(cast(m, &x, NULL, &p.b));

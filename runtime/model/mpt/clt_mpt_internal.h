@@ -19,6 +19,15 @@ double clt_mpt_train_flops_per_token(const clt_model_config *config, int64_t seq
 void clt_mpt_init_range(const clt_model_config *config, const clt_slab_table *table, int entry, uint64_t seed,
                         uint64_t first, uint64_t count, float *out);
 
+/* How a tensor is filled: a, or a * normal, or a + (b - a) * u with uniform u; then divided. */
+typedef struct {
+    enum { CLT_MPT_INIT_CONSTANT, CLT_MPT_INIT_NORMAL, CLT_MPT_INIT_UNIFORM } kind;
+    double a, b, divisor;
+} clt_mpt_init_rule;
+/* Elements [first, first + count) of tensor `entry`, of counter-based random numbers. */
+void clt_mpt_init_fill(const clt_mpt_init_rule *rule, int entry, uint64_t seed, uint64_t first,
+                       uint64_t count, float *out);
+
 /* Index of each tensor of a block in the parameter table; -1: the model has no such tensor. */
 typedef struct {
     int norm1_w, norm1_b, wqkv, bqkv, wq, bq, wk, bk, wv, bv, q_ln_w, q_ln_b, k_ln_w, k_ln_b, wout, bout,
@@ -37,6 +46,10 @@ void clt_mpt_index_free(clt_mpt_index *x);
 
 /* --- units (clt_mpt_units.c), as the members of clt_model_family --- */
 
+/* The units of a model of n blocks: PREFIX, the block's number, '.' and NORM name the first tensor of a
+ * block, `head` that of the head. */
+int clt_mpt_units_of(const clt_slab_table *table, int64_t n, const char *prefix, const char *norm,
+                     const char *head, clt_model_unit **units);
 int clt_mpt_units(const clt_model_config *config, const clt_slab_table *table, clt_model_unit **units);
 int clt_mpt_order(const clt_model_config *config, clt_model_order_kind kind, int **order);
 bool clt_mpt_reads_wide(const clt_model_config *config, const clt_model_shape *shape,
@@ -167,8 +180,32 @@ typedef struct {
     int64_t unique, lane_count;
 } clt_mpt_lists;
 
+/* What a family has before and behind the blocks. Every function gets a model of `bytes` bytes, which begins
+ * with its clt_mpt. MPT's own are clt_mpt_token_ends. */
+typedef struct {
+    size_t bytes;
+    bool tokens; /* batches are tokens, and every row goes through norm_f to the head; false: one row of each
+                    sample does */
+    void (*begin)(clt_mpt *m, const clt_model_config *config); /* in a zeroed model with cfg and shape */
+    void (*index)(clt_mpt *m);                                 /* sets m->index; weights are there */
+    clt_status (*take)(clt_mpt *m);      /* the ends' buffers, by clt_mpt_take; writes tables to them */
+    clt_status (*take_host)(clt_mpt *m); /* m->host, m->host_correct and what else the host needs */
+    uint64_t (*workspace)(const clt_mpt *m, clt_device_type type); /* of the ends' operations, a bound */
+    clt_status (*upload)(clt_mpt *m, const clt_model_pass *b, bool grad);
+    clt_status (*embed)(clt_mpt *m, const clt_model_pass *b);          /* to acts[0].x */
+    clt_status (*embed_backward)(clt_mpt *m, const clt_model_pass *b); /* from dx; may change it */
+    clt_status (*out)(clt_mpt *m, const clt_model_pass *b);            /* from x_last to nf */
+    clt_status (*out_backward)(clt_mpt *m, const clt_model_pass *b);   /* from dnf to dx; NULL: a norm
+                                                                          of every row */
+    /* Logits and losses, with `grad` also dnf and the gradients of the head's matrix; else `correct`, as the
+     * model's member of that name. */
+    clt_status (*head)(clt_mpt *m, const clt_model_pass *b, bool grad, clt_ref correct);
+} clt_mpt_ends;
+extern const clt_mpt_ends clt_mpt_token_ends;
+
 struct clt_mpt {
     clt_model base;
+    const clt_mpt_ends *ends;
     clt_mpt_config cfg;
     clt_model_shape shape;
     clt_ops *ops; /* NULL while planning */
@@ -180,13 +217,15 @@ struct clt_mpt {
     int64_t rows;                          /* microbatch * seq */
     int64_t width;                         /* columns of q|k|v: (H + 2 KV) * D */
     int64_t head_rows;                     /* rows of the logits buffer: whole samples */
+    int64_t out_rows;                      /* rows of norm_f: `rows`, or one per sample (ends->tokens) */
     bool source_of_kv[CLT_MPT_MAX_LAYERS]; /* later blocks use this block's keys and values */
 
     clt_mpt_acts *acts; /* [n_layers]; blocks may share places (recompute, evaluation) */
     clt_ref x_last;     /* output of the last block [R, C] */
     clt_ref nf, meanf, rstdf;
     clt_ref logits, token_loss;
-    clt_ref correct; /* int32 [R]: 1 where the target is the most likely token */
+    clt_ref correct; /* int32 [out_rows]: 1 where the target is the most likely token; without ends->tokens
+                        the rank of the label, 0 for the most likely one */
     clt_ref mid;     /* parallel_residual: no block needs its own backward [R, C] */
     clt_ref dx;      /* gradient of the residual stream [R, C], fp32 */
     clt_ref dmid;    /* parallel_residual: dx and the MLP branch's part; attention still needs dx [R, C] */
@@ -210,7 +249,7 @@ struct clt_mpt {
     clt_mpt_lists ones;                           /* rows by target, see clt_mpt_has_ones */
     clt_ref one_id, one_factor; /* int32, float [R]: each row's target and its part of the loss's gradient */
     int32_t *host;
-    int32_t *host_correct;        /* [R] */
+    int32_t *host_correct;        /* [out_rows] */
     float *temperature_at;        /* [T]: what row_temperature takes its factors from */
     int64_t forward_words, words; /* a forward pass alone takes the first forward_words */
 
@@ -244,6 +283,27 @@ clt_status clt_mpt_plan(const clt_model_config *config, const clt_model_shape *s
                         clt_model_memory *out);
 clt_status clt_mpt_create(const clt_model_config *config, const clt_model_shape *shape, clt_ops *ops,
                           clt_slab *weights, clt_slab *narrow, clt_model **out);
+/* The same for another family's ends; its configuration begins with a clt_mpt_config. */
+clt_status clt_mpt_plan_as(const clt_mpt_ends *ends, const clt_model_config *config,
+                           const clt_model_shape *shape, clt_device_type type, clt_model_memory *out);
+clt_status clt_mpt_create_as(const clt_mpt_ends *ends, const clt_model_config *config,
+                             const clt_model_shape *shape, clt_ops *ops, clt_slab *weights, clt_slab *narrow,
+                             clt_model **out);
+/* For ends: adds `count` elements of `element` bytes to *pool, a member of m->memory, and, with a device,
+ * creates the buffer, which the model frees. */
+clt_status clt_mpt_take(clt_mpt *m, uint64_t *pool, const char *name, int64_t count, uint64_t element,
+                        clt_ref *out);
+/* A place in the buffer that brings a microbatch; `there` false: none. */
+typedef struct {
+    clt_ref *place;
+    int64_t count; /* words */
+    bool there;
+} clt_mpt_part;
+/* That buffer, with these parts in this order; sets m->words. Parts from `later` on are for training alone:
+ * they are not in m->forward_words. */
+clt_status clt_mpt_take_batch(clt_mpt *m, const clt_mpt_part *part, size_t n, const clt_ref *later);
+/* A zeroed host array; NULL adds its bytes to *lack. */
+void *clt_mpt_host_array(size_t count, size_t size, size_t *lack);
 void clt_mpt_destroy(clt_model *model);
 /* Places of the microbatch's arrays within m->host, in words. */
 int32_t *clt_mpt_host(const clt_mpt *m, clt_ref place);
@@ -331,7 +391,8 @@ clt_status clt_mpt_fp8_amax(clt_model *model, float *amax);
  * 8-bit block with probabilities, and the functions below add their part (docs/numerics.md, "Eight-bit
  * blocks"). */
 static inline bool clt_mpt_has_ones(const clt_mpt *m) {
-    return m->shape.training && m->shape.eight_bits && !(m->cfg.final_logit_softcapping > 0);
+    return m->ends->tokens && m->shape.training && m->shape.eight_bits &&
+           !(m->cfg.final_logit_softcapping > 0);
 }
 /* Sets one_id and one_factor of the microbatch on the host. */
 void clt_mpt_ones_set(clt_mpt *m, const clt_model_pass *b);
@@ -369,7 +430,10 @@ static inline clt_ref clt_mpt_mlp_input(const clt_mpt *m, int layer) {
 
 /* Forward pass of one block on its places; also used again in backward with recomputation. */
 clt_status clt_mpt_block_forward(clt_mpt *m, const clt_model_pass *b, int layer, clt_ref x_out);
-/* The embedding into the first block's input. */
+/* As the members of clt_mpt_ends. */
+void clt_mpt_token_index(clt_mpt *m);
+clt_status clt_mpt_out(clt_mpt *m, const clt_model_pass *b);
+clt_status clt_mpt_embedding_backward(clt_mpt *m, const clt_model_pass *b);
 clt_status clt_mpt_embed(clt_mpt *m, const clt_model_pass *b);
 /* From the embedding to norm_f's output. Leaves the head's unit in use. */
 clt_status clt_mpt_forward(clt_mpt *m, const clt_model_pass *b);
@@ -397,7 +461,7 @@ clt_status clt_mpt_head(clt_mpt *m, const clt_model_pass *b, bool grad, clt_ref 
 clt_status clt_mpt_upload(clt_mpt *m, const clt_model_pass *b, bool grad);
 /* As the members of clt_model_family. */
 clt_status clt_mpt_train(clt_model *model, const clt_model_pass *p);
-clt_status clt_mpt_eval(clt_model *model, const clt_model_pass *p, int64_t *correct);
+clt_status clt_mpt_eval(clt_model *model, const clt_model_pass *p, clt_model_correct *correct);
 clt_status clt_mpt_logits(clt_model *model, const int32_t *tokens, int64_t len, int64_t first, int64_t rows,
                           float *logits);
 clt_status clt_mpt_next(clt_model *model, const clt_model_text *text, int64_t n, float *logits);
@@ -406,6 +470,10 @@ clt_status clt_mpt_next_greedy(clt_model *model, const clt_model_text *text, int
 clt_status clt_mpt_span_logits(clt_model *model, const int32_t *tokens, int64_t samples, int64_t len,
                                const clt_model_span *span, clt_model_logits_fn fn, void *ctx);
 clt_status clt_mpt_activation(clt_model *model, const char *name, float *out, size_t count);
+/* Whether a branch's output is dropped, whole samples of it (drop_path) or elements; then *p is the
+ * probability and *site says which. */
+bool clt_mpt_branch_drops(const clt_mpt *m, const clt_model_pass *b, int layer, clt_mpt_branch branch,
+                          double *p, int *site);
 /* A layer's attention over whole samples. */
 clt_attention_params clt_mpt_attention(const clt_mpt *m, const clt_model_pass *b, int layer);
 clt_status clt_mpt_dropout(clt_mpt *m, const clt_model_pass *b, double p, int layer, int site,

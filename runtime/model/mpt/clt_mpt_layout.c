@@ -4,8 +4,6 @@
 
 #include <string.h>
 
-#include "runtime/model/mpt/clt_positions.h"
-
 enum {
     MIB = 1 << 20,
     LOGITS_MIB_FP32 = 256,
@@ -18,9 +16,8 @@ enum {
  */
 enum { PLACE = 512 };
 
-/* Takes `count` elements of `bytes` bytes: adds to the plan and, with a device, creates the buffer. */
-static clt_status take(clt_mpt *m, uint64_t *pool, const char *name, int64_t count, uint64_t element,
-                       clt_ref *out) {
+clt_status clt_mpt_take(clt_mpt *m, uint64_t *pool, const char *name, int64_t count, uint64_t element,
+                        clt_ref *out) {
     uint64_t bytes = CLT_ROUND_UP((uint64_t)CLT_MAX(count, 1) * element, (uint64_t)4);
     *pool += bytes;
     m->memory.largest = CLT_MAX(m->memory.largest, bytes);
@@ -38,13 +35,13 @@ static clt_status take(clt_mpt *m, uint64_t *pool, const char *name, int64_t cou
 
 /* Activations: fp32 ones, and those of the branches' type. */
 static clt_status take_wide(clt_mpt *m, const char *name, int64_t count, clt_ref *out) {
-    return take(m, &m->memory.activations, name, count, 4, out);
+    return clt_mpt_take(m, &m->memory.activations, name, count, 4, out);
 }
 static clt_status take_act(clt_mpt *m, const char *name, int64_t count, clt_ref *out) {
-    return take(m, &m->memory.activations, name, count, clt_dtype_bytes(m->type), out);
+    return clt_mpt_take(m, &m->memory.activations, name, count, clt_dtype_bytes(m->type), out);
 }
 static clt_status take_other(clt_mpt *m, const char *name, int64_t count, clt_ref *out) {
-    return take(m, &m->memory.other, name, count, 4, out);
+    return clt_mpt_take(m, &m->memory.other, name, count, 4, out);
 }
 
 static bool norms_again(const clt_mpt *m) {
@@ -129,8 +126,11 @@ static int64_t mlp_places(const clt_mpt_config *c) {
 /* Without dropout the gradient of a branch lies where the last block's output was: it is used backward only.
  * With recomputation of norms and 16-bit types the other half of that place holds the norms' outputs, forward
  * too: they are done with when that block's output is written. */
+static bool branches_drop(const clt_mpt *m) {
+    return m->cfg.resid_pdrop > 0 || m->cfg.drop_path > 0;
+}
 static bool branches_in_x_last(const clt_mpt *m) {
-    return m->type != CLT_F32 && m->cfg.resid_pdrop == 0 && m->shape.recompute != CLT_RECOMPUTE_BLOCKS;
+    return m->type != CLT_F32 && !branches_drop(m) && m->shape.recompute != CLT_RECOMPUTE_BLOCKS;
 }
 
 /* With recomputation of norms, what lives only inside one branch or the head shares one buffer:
@@ -148,7 +148,8 @@ static clt_status take_scratch(clt_mpt *m) {
     int64_t mlp = hidden * (1 + mlp_places(c) / F), att = qkv + R * c->n_heads * c->head_dim;
     int64_t dnorm = qkv + norm <= hidden ? qkv : CLT_ROUND_UP(CLT_MAX(mlp, att), (int64_t)PLACE);
     bool inside = m->dnorm_type == m->type;
-    int64_t most = CLT_MAX(CLT_MAX(mlp, att), logits + (inside ? 2 : 1) * norm);
+    int64_t nf = CLT_ROUND_UP(m->out_rows * c->d_model, (int64_t)PLACE);
+    int64_t most = CLT_MAX(CLT_MAX(mlp, att), logits + (inside ? 2 : 1) * nf);
     clt_ref s, n = clt_ref_at(m->x_last, (uint64_t)(R * c->d_model));
     if (inside) most = CLT_MAX(most, dnorm + norm);
     CLT_TRY(take_act(m, "branch", most, &s));
@@ -156,7 +157,7 @@ static clt_status take_scratch(clt_mpt *m) {
     if (!m->ops) return CLT_OK;
     m->logits = s;
     m->nf = clt_ref_at(s, (uint64_t)logits);
-    if (inside) m->dnf = clt_ref_at(s, (uint64_t)(logits + norm));
+    if (inside) m->dnf = clt_ref_at(s, (uint64_t)(logits + nf));
     if (inside) m->dnorm = clt_ref_at(s, (uint64_t)dnorm);
     m->dup = clt_ref_at(s, (uint64_t)hidden);
     if (c->glu) m->dgate = clt_ref_at(s, (uint64_t)(2 * hidden));
@@ -177,9 +178,9 @@ static clt_status take_places(clt_mpt *m) {
     const clt_mpt_config *c = &m->cfg;
     int64_t R = m->rows;
     clt_ref shared = clt_ref_none();
-    CLT_TRY(take_act(m, "norm_f", R * c->d_model, &m->nf));
-    CLT_TRY(take(m, &m->memory.logits, "logits", m->head_rows * c->vocab_size, clt_dtype_bytes(m->type),
-                 &m->logits));
+    CLT_TRY(take_act(m, "norm_f", m->out_rows * c->d_model, &m->nf));
+    CLT_TRY(clt_mpt_take(m, &m->memory.logits, "logits", m->head_rows * c->vocab_size,
+                         clt_dtype_bytes(m->type), &m->logits));
     if (!m->shape.training) return CLT_OK;
     CLT_TRY(take_act(m, "gradient of attention", R * c->n_heads * c->head_dim, &m->datt));
     CLT_TRY(take_act(m, "gradient of qkv", R * m->width, &shared));
@@ -192,139 +193,43 @@ static clt_status take_places(clt_mpt *m) {
     return CLT_OK;
 }
 
-static clt_status take_sum(clt_mpt *m, const char *name, clt_mpt_lists *l) {
-    CLT_TRY(take_other(m, name, m->cfg.vocab_size * m->cfg.d_model, &l->sum));
-    return take_other(m, "ids of a lane", m->cfg.vocab_size, &l->lane_ids);
-}
-
 static clt_status take_gradients(clt_mpt *m) {
     const clt_mpt_config *c = &m->cfg;
     int64_t R = m->rows, C = c->d_model;
     CLT_TRY(take_wide(m, "gradient", R * C, &m->dx));
     if (c->parallel_residual) CLT_TRY(take_wide(m, "gradient", R * C, &m->dmid));
     if (!norms_again(m) || m->dnorm_type != m->type) {
-        CLT_TRY(
-            take(m, &m->memory.activations, "gradient", R * C, clt_dtype_bytes(m->dnorm_type), &m->dnorm));
+        CLT_TRY(clt_mpt_take(m, &m->memory.activations, "gradient", R * C, clt_dtype_bytes(m->dnorm_type),
+                             &m->dnorm));
         m->dnf = m->dnorm;
     }
     if (branches_in_x_last(m))
         m->dbranch = m->x_last;
-    else if (c->resid_pdrop > 0 || c->post_norms || m->type != CLT_F32)
+    else if (branches_drop(m) || c->post_norms || m->type != CLT_F32)
         CLT_TRY(take_act(m, "gradient", R * C, &m->dbranch));
     for (int i = 0; i < c->n_layers; i++)
         if (m->source_of_kv[i]) CLT_TRY(take_act(m, "gradient of qkv", R * m->width, &m->dqkv[i]));
-    if (clt_mpt_has_ones(m)) CLT_TRY(take_sum(m, "gradient of targets", &m->ones));
-    if (!c->tie_word_embeddings || m->shape.numerics == CLT_FAST) return CLT_OK;
-    return take_sum(m, "gradient of lookups", &m->lookups);
+    return CLT_OK;
 }
 
-/* What a microbatch brings: one buffer, places in the order of clt_mpt_host. */
-static clt_status take_batch(clt_mpt *m) {
-    int64_t R = m->rows, words = 0;
-    const bool ones = clt_mpt_has_ones(m);
-    const struct {
-        clt_ref *place;
-        int64_t count;
-        bool there;
-    } part[] = {{&m->at.position, CLT_MPT_STEP_ROWS, m->shape.texts > 0},
-                {&m->at.place, CLT_MPT_STEP_ROWS, m->shape.texts > 0},
-                {&m->tokens, R, true},
-                {&m->targets, R, true},
-                {&m->seq_ids, R, m->cfg.attn_uses_sequence_id},
-                {&m->row_temperature, R, clt_mpt_temperature_by_row(&m->cfg)},
-                {&m->row_weight, R, m->shape.training},
-                {&m->lookups.ids, R, m->shape.training},
-                {&m->lookups.first, R, m->shape.training},
-                {&m->lookups.begin, R + 1, m->shape.training},
-                {&m->lookups.row_of, R, m->shape.training},
-                {&m->ones.ids, R, ones},
-                {&m->ones.first, R, ones},
-                {&m->ones.begin, R + 1, ones},
-                {&m->ones.row_of, R, ones},
-                {&m->one_id, R, ones},
-                {&m->one_factor, R, ones}};
+clt_status clt_mpt_take_batch(clt_mpt *m, const clt_mpt_part *part, size_t n, const clt_ref *later) {
+    int64_t words = 0;
     clt_ref all = clt_ref_none();
-    for (size_t i = 0; i < CLT_COUNT_OF(part); i++) {
-        if (part[i].place == &m->lookups.ids) m->forward_words = words;
+    for (size_t i = 0; i < n; i++) {
+        if (part[i].place == later) m->forward_words = words;
         if (!part[i].there) continue;
         part[i].place->off = (uint64_t)words;
         words += CLT_ROUND_UP(part[i].count, (int64_t)PLACE);
     }
     m->words = words;
+    if (!later) m->forward_words = words;
     CLT_TRY(take_other(m, "microbatch", words, &all));
-    for (size_t i = 0; i < CLT_COUNT_OF(part); i++)
+    for (size_t i = 0; i < n; i++)
         if (part[i].there) part[i].place->buf = all.buf;
     return CLT_OK;
 }
 
-/* Keys and values of texts that grow; a block that uses an earlier one's has none. */
-static clt_status take_cache(clt_mpt *m) {
-    const clt_mpt_config *c = &m->cfg;
-    const int64_t positions = m->shape.texts * m->shape.seq;
-    for (int i = 0; i < c->n_layers; i++)
-        if (c->layer[i].reuse_kv < 0)
-            CLT_TRY(take(m, &m->memory.other, "keys and values", positions * 2 * c->kv_n_heads * c->head_dim,
-                         clt_dtype_bytes(m->type), &m->acts[i].cache));
-    return CLT_OK;
-}
-
-/* What steps of texts need. */
-static clt_status take_step(clt_mpt *m) {
-    enum { ROWS = CLT_MPT_STEP_ROWS };
-    const clt_mpt_config *c = &m->cfg;
-    clt_mpt_step_places *at = &m->at;
-    if (c->rope != CLT_ROPE_NONE) CLT_TRY(take_other(m, "step", ROWS * c->rope_dims, &at->angles));
-    if (c->temperature_attn_scale != 0 && !clt_mpt_temperature_by_row(c))
-        CLT_TRY(take_other(m, "step", ROWS, &at->temperature));
-    if (c->learned_pos_emb) CLT_TRY(take_other(m, "step", ROWS * c->d_model, &at->wpe));
-    if (m->shape.numerics != CLT_FAST) return CLT_OK;
-    CLT_TRY(take_other(m, "step", ROWS * m->width, &at->qkv));
-    CLT_TRY(take_other(m, "step", ROWS * c->n_heads * c->head_dim, &at->att));
-    CLT_TRY(take_other(m, "step", ROWS * c->ffn_hidden, &at->hidden));
-    return take_other(m, "step", ROWS * c->vocab_size, &at->logits);
-}
-
-static clt_status take_inputs(clt_mpt *m) {
-    const clt_mpt_config *c = &m->cfg;
-    int64_t R = m->rows, T = m->shape.seq;
-    CLT_TRY(take_batch(m));
-    CLT_TRY(take_other(m, "token losses", R, &m->token_loss));
-    CLT_TRY(take_other(m, "correct", R, &m->correct));
-    if (c->alibi) CLT_TRY(take_other(m, "alibi slopes", c->n_heads, &m->slopes));
-    if (c->rope != CLT_ROPE_NONE) CLT_TRY(take_other(m, "rope table", T * c->rope_dims, &m->rope));
-    if (c->norm_offset != 0) CLT_TRY(take_other(m, "norm weight", c->d_model, &m->norm_weight));
-    if (c->embedding_scale != 1) CLT_TRY(take_other(m, "embedding scale", 1, &m->embedding_scale));
-    if (c->temperature_attn_scale != 0 && !clt_mpt_temperature_by_row(c))
-        CLT_TRY(take_other(m, "temperature factors", T, &m->temperature));
-    return CLT_OK;
-}
-
-static clt_status upload_tables(clt_mpt *m) {
-    const clt_mpt_config *c = &m->cfg;
-    int64_t T = m->shape.seq, most = CLT_MAX(T * c->head_dim, c->n_heads);
-    float *t = clt_malloc((size_t)most * sizeof *t);
-    clt_status st = CLT_OK;
-    if (m->slopes.buf) {
-        clt_alibi_slopes(c->n_heads, c->alibi_bias_max, t);
-        st = clt_ref_write_f32(m->slopes, t, (size_t)c->n_heads);
-    }
-    if (m->rope.buf && st == CLT_OK) {
-        clt_rope_table(c, T, t);
-        st = clt_ref_write_f32(m->rope, t, (size_t)(T * c->rope_dims));
-    }
-    if (m->temperature.buf && st == CLT_OK) {
-        clt_temperature_factors(c, T, t);
-        st = clt_ref_write_f32(m->temperature, t, (size_t)T);
-    }
-    if (m->embedding_scale.buf && st == CLT_OK) {
-        t[0] = (float)c->embedding_scale;
-        st = clt_ref_write_f32(m->embedding_scale, t, 1);
-    }
-    clt_free(t);
-    return st;
-}
-
-/* Rows, outputs and inputs of the kinds of Linear. */
+/* Rows, outputs and inputs of the kinds of Linear; the last one is the head. */
 enum { LINEARS = 5 };
 static void linears_of(const clt_mpt *m, int64_t out[LINEARS][3]) {
     const clt_mpt_config *c = &m->cfg;
@@ -342,13 +247,13 @@ static clt_status take_weight(clt_mpt *m, int w, int64_t rows, int64_t cols) {
     clt_ref q = clt_ref_none(), scale = clt_ref_none();
     int64_t bytes, scales;
     if (m->shape.fp8) {
-        CLT_TRY(
-            take(m, &m->memory.other, "weights in 8 bits", clt_mpt_fp8_weight_bytes(m, rows, cols), 1, &q));
+        CLT_TRY(clt_mpt_take(m, &m->memory.other, "weights in 8 bits",
+                             clt_mpt_fp8_weight_bytes(m, rows, cols), 1, &q));
         if (m->ops) clt_mpt_fp8_weight_set(m, w, rows, cols, q);
         return CLT_OK;
     }
     clt_mpt_eight_weight_size(m, rows, cols, &bytes, &scales);
-    CLT_TRY(take(m, &m->memory.other, "weights in 8 bits", bytes, 1, &q));
+    CLT_TRY(clt_mpt_take(m, &m->memory.other, "weights in 8 bits", bytes, 1, &q));
     CLT_TRY(take_other(m, "scales of weights", scales, &scale));
     if (m->ops)
         clt_mpt_eight_weight_set(m, &m->eight.weight[m->eight.weights++], clt_mpt_matrix(m, w), rows, cols, q,
@@ -392,13 +297,13 @@ static clt_status take_eight(clt_mpt *m, bool split_qkv) {
         clt_mpt_eight_plan_gradient(m, (clt_mpt_eight_place)i, m->rows, K);
     for (int i = 0; i < CLT_MPT_EIGHT_PLACES; i++) {
         if (!e->q_bytes[i]) continue;
-        CLT_TRY(take(m, &m->memory.other, "operands in 8 bits", e->q_bytes[i], 1, &e->q[i]));
+        CLT_TRY(clt_mpt_take(m, &m->memory.other, "operands in 8 bits", e->q_bytes[i], 1, &e->q[i]));
         CLT_TRY(take_other(m, "scales of operands", e->scales[i], &e->scale[i]));
     }
     if (!m->shape.eight_weights) return CLT_OK;
     e->weight = clt_calloc((size_t)(MOST_WEIGHTS * c->n_layers + 1), sizeof *e->weight);
     for (int i = 0; i < c->n_layers; i++) CLT_TRY(take_block_weights(m, i));
-    return take_weight(m, m->index.lm_head, c->vocab_size, c->d_model);
+    return m->ends->tokens ? take_weight(m, m->index.lm_head, c->vocab_size, c->d_model) : CLT_OK;
 }
 
 /* The same in 8-bit floating point, without the head, which is the last one. */
@@ -408,7 +313,7 @@ static clt_status take_fp8(clt_mpt *m) {
     linears_of(m, linear);
     for (int i = 0; i < LINEARS - 1; i++) clt_mpt_fp8_plan(m, linear[i][0], linear[i][1], linear[i][2]);
     for (int i = 0; i < CLT_MPT_FP8_PLACES; i++)
-        CLT_TRY(take(m, &m->memory.other, "operands in 8 bits", e->q_bytes[i], 1, &e->q[i]));
+        CLT_TRY(clt_mpt_take(m, &m->memory.other, "operands in 8 bits", e->q_bytes[i], 1, &e->q[i]));
     CLT_TRY(take_other(m, "scales of operands", clt_mpt_fp8_words(m), &e->numbers));
     if (m->shape.eight_weights) {
         e->weight = clt_calloc((size_t)(MOST_WEIGHTS * m->cfg.n_layers), sizeof *e->weight);
@@ -425,10 +330,14 @@ static uint64_t workspace_bound(const clt_mpt *m, clt_device_type type) {
     linears_of(m, linear);
     for (int i = 0; i < LINEARS; i++) {
         int64_t rows = linear[i][0], out = linear[i][1], in = linear[i][2];
-        clt_gemm_params g[] = {
-            {.form = CLT_GEMM_NT, .m = rows, .n = out, .k = in, .a = {.type = m->type}},
-            {.form = CLT_GEMM_NN, .m = rows, .n = in, .k = out, .a = {.type = m->type}},
-            {.form = CLT_GEMM_TN, .m = out, .n = in, .k = rows, .k_group = T, .a = {.type = m->type}}};
+        clt_gemm_params g[] = {{.form = CLT_GEMM_NT, .m = rows, .n = out, .k = in, .a = {.type = m->type}},
+                               {.form = CLT_GEMM_NN, .m = rows, .n = in, .k = out, .a = {.type = m->type}},
+                               {.form = CLT_GEMM_TN,
+                                .m = out,
+                                .n = in,
+                                .k = rows,
+                                .k_group = rows % T ? 1 : T,
+                                .a = {.type = m->type}}};
         for (int f = 0; f < (m->shape.training ? 3 : 1); f++) {
             const clt_gemm_fp8_params p = {.split = f > 0, .to = g[f]};
             most = CLT_MAX(most, m->shape.eight_bits ? clt_mpt_eight_workspace(type, &g[f])
@@ -480,7 +389,8 @@ clt_status clt_mpt_layout(clt_mpt *m) {
     m->room = m->shape.seq;
     m->rows = m->shape.microbatch * m->shape.seq;
     m->width = (c->n_heads + 2 * c->kv_n_heads) * c->head_dim;
-    m->head_rows = head_rows(m);
+    m->out_rows = m->ends->tokens ? m->rows : m->shape.microbatch;
+    m->head_rows = m->ends->tokens ? head_rows(m) : m->out_rows;
     m->acts = clt_calloc((size_t)c->n_layers, sizeof *m->acts);
     m->dqkv = clt_calloc((size_t)c->n_layers, sizeof *m->dqkv);
     for (int i = 0; i < c->n_layers; i++) {
@@ -491,26 +401,32 @@ clt_status clt_mpt_layout(clt_mpt *m) {
 
     CLT_TRY(take_blocks(m));
     CLT_TRY(norms_again(m) ? take_scratch(m) : take_places(m));
-    CLT_TRY(take_wide(m, "norm statistics", m->rows, &m->meanf));
-    CLT_TRY(take_wide(m, "norm statistics", m->rows, &m->rstdf));
-    CLT_TRY(take_inputs(m));
-    if (m->shape.texts) CLT_TRY(take_cache(m));
-    if (m->shape.texts) CLT_TRY(take_step(m));
+    CLT_TRY(take_wide(m, "norm statistics", m->out_rows, &m->meanf));
+    CLT_TRY(take_wide(m, "norm statistics", m->out_rows, &m->rstdf));
+    CLT_TRY(m->ends->take(m));
     if (m->shape.training) CLT_TRY(take_gradients(m));
     if (m->shape.eight_bits) CLT_TRY(take_eight(m, split_qkv));
-    if (m->shape.fp8) CLT_TRY(take_fp8(m));
-    if (!m->ops) return CLT_OK;
-    return upload_tables(m);
+    return m->shape.fp8 ? take_fp8(m) : CLT_OK;
 }
 
-clt_status clt_mpt_plan(const clt_model_config *config, const clt_model_shape *shape, clt_device_type type,
-                        clt_model_memory *out) {
-    clt_mpt *m = clt_calloc(1, sizeof *m);
+/* A model without a device. */
+static clt_mpt *begin(const clt_mpt_ends *ends, const clt_model_config *config,
+                      const clt_model_shape *shape) {
+    clt_mpt *m = clt_calloc(1, ends->bytes);
+    m->ends = ends;
     m->cfg = *(const clt_mpt_config *)config;
     m->shape = *shape;
+    if (ends->begin) ends->begin(m, config);
+    return m;
+}
+
+clt_status clt_mpt_plan_as(const clt_mpt_ends *ends, const clt_model_config *config,
+                           const clt_model_shape *shape, clt_device_type type, clt_model_memory *out) {
+    clt_mpt *m = begin(ends, config, shape);
     clt_status st = clt_mpt_layout(m);
     if (st == CLT_OK) {
         m->memory.workspace = workspace_bound(m, type);
+        if (ends->workspace) m->memory.workspace = CLT_MAX(m->memory.workspace, ends->workspace(m, type));
         m->memory.total = m->memory.activations + m->memory.logits + m->memory.workspace + m->memory.other;
         *out = m->memory;
     }
@@ -518,58 +434,39 @@ clt_status clt_mpt_plan(const clt_model_config *config, const clt_model_shape *s
     return st;
 }
 
-/* A zeroed host array; NULL adds its bytes to *lack. */
-static void *host_array(size_t count, size_t size, size_t *lack) {
+clt_status clt_mpt_plan(const clt_model_config *config, const clt_model_shape *shape, clt_device_type type,
+                        clt_model_memory *out) {
+    return clt_mpt_plan_as(&clt_mpt_token_ends, config, shape, type, out);
+}
+
+void *clt_mpt_host_array(size_t count, size_t size, size_t *lack) {
     void *p = clt_try_calloc(count, size);
     if (!p) *lack += count * size;
     return p;
 }
 
-static void take_lane(const clt_mpt *m, clt_mpt_lists *l, size_t *lack) {
-    l->in_lane = host_array((size_t)m->cfg.vocab_size, 1, lack);
-    l->lane_list = host_array((size_t)m->cfg.vocab_size, sizeof *l->lane_list, lack);
-}
-
-/* Host arrays that grow with the batch, the text or the vocabulary. */
-static clt_status take_host(clt_mpt *m) {
-    const size_t rows = (size_t)m->rows, vocab = (size_t)m->cfg.vocab_size, seq = (size_t)m->shape.seq;
-    size_t lack = 0;
-    m->host = host_array((size_t)m->words, sizeof *m->host, &lack);
-    m->host_correct = host_array(rows, sizeof *m->host_correct, &lack);
-    if (m->shape.texts) m->cached = host_array((size_t)m->shape.texts * seq, sizeof *m->cached, &lack);
-    if (m->shape.texts) m->n_cached = host_array((size_t)m->shape.texts, sizeof *m->n_cached, &lack);
-    if (m->row_temperature.buf) m->temperature_at = host_array(seq, sizeof *m->temperature_at, &lack);
-    if (m->shape.training) {
-        m->slot_of_id = host_array(vocab, sizeof *m->slot_of_id, &lack);
-        take_lane(m, &m->lookups, &lack);
-        if (clt_mpt_has_ones(m)) take_lane(m, &m->ones, &lack);
-        m->fill = host_array(rows, sizeof *m->fill, &lack);
-    }
-    if (lack) return clt_no_memory("the model's host arrays", lack);
-    if (m->temperature_at) clt_temperature_factors(&m->cfg, m->shape.seq, m->temperature_at);
-    if (m->slot_of_id) memset(m->slot_of_id, 0xff, vocab * sizeof *m->slot_of_id);
-    return CLT_OK;
-}
-
-clt_status clt_mpt_create(const clt_model_config *config, const clt_model_shape *shape, clt_ops *ops,
-                          clt_slab *weights, clt_slab *narrow, clt_model **out) {
-    const clt_mpt_config *cfg = (const clt_mpt_config *)config;
-    clt_mpt *m = clt_calloc(1, sizeof *m);
-    m->cfg = *cfg;
-    m->shape = *shape;
+clt_status clt_mpt_create_as(const clt_mpt_ends *ends, const clt_model_config *config,
+                             const clt_model_shape *shape, clt_ops *ops, clt_slab *weights, clt_slab *narrow,
+                             clt_model **out) {
+    clt_mpt *m = begin(ends, config, shape);
     m->ops = ops;
     m->weights = weights;
     m->narrow = narrow;
-    clt_mpt_index_create(cfg, weights->table, &m->index);
-    clt_mpt_units(config, weights->table, &m->units);
+    ends->index(m);
+    clt_model_units(config, weights->table, &m->units);
     clt_status st = clt_mpt_layout(m);
-    if (st == CLT_OK) st = take_host(m);
+    if (st == CLT_OK) st = ends->take_host(m);
     if (st != CLT_OK) {
         clt_mpt_destroy(&m->base);
         return st;
     }
     *out = &m->base;
     return CLT_OK;
+}
+
+clt_status clt_mpt_create(const clt_model_config *config, const clt_model_shape *shape, clt_ops *ops,
+                          clt_slab *weights, clt_slab *narrow, clt_model **out) {
+    return clt_mpt_create_as(&clt_mpt_token_ends, config, shape, ops, weights, narrow, out);
 }
 
 void clt_mpt_destroy(clt_model *model) {

@@ -154,6 +154,10 @@ void clt_mpt_index_create(const clt_mpt_config *c, const clt_slab_table *t, clt_
     }
 }
 
+void clt_mpt_token_index(clt_mpt *m) {
+    clt_mpt_index_create(&m->cfg, m->weights->table, &m->index);
+}
+
 void clt_mpt_index_free(clt_mpt_index *x) {
     clt_free(x->block);
     x->block = NULL;
@@ -161,11 +165,7 @@ void clt_mpt_index_free(clt_mpt_index *x) {
 
 /* --- initial values --- */
 
-/* How a tensor is filled: value = low + (high - low) * u, or std * normal, or a constant; then divided. */
-typedef struct {
-    enum { CONSTANT, NORMAL, UNIFORM } kind;
-    double a, b, divisor;
-} init_rule;
+typedef clt_mpt_init_rule init_rule;
 
 static bool ends_with(const char *s, const char *end) {
     size_t n = strlen(s), k = strlen(end);
@@ -177,28 +177,28 @@ static init_rule scheme(const clt_mpt_config *c, double fan_in, double fan_out, 
     double d = (double)c->d_model, fan = c->init_fan_out ? fan_out : fan_in;
     switch (c->init) {
     case CLT_INIT_KAIMING_NORMAL:
-        return (init_rule){NORMAL, c->init_nonlinearity_gain / clt_dsqrt(fan), 0, 1};
+        return (init_rule){CLT_MPT_INIT_NORMAL, c->init_nonlinearity_gain / clt_dsqrt(fan), 0, 1};
     case CLT_INIT_KAIMING_UNIFORM: {
         double bound = c->init_nonlinearity_gain * clt_dsqrt(3.0 / fan);
-        return (init_rule){UNIFORM, -bound, bound, 1};
+        return (init_rule){CLT_MPT_INIT_UNIFORM, -bound, bound, 1};
     }
     case CLT_INIT_XAVIER_NORMAL:
-        return (init_rule){NORMAL, c->init_gain * clt_dsqrt(2.0 / (fan_in + fan_out)), 0, 1};
+        return (init_rule){CLT_MPT_INIT_NORMAL, c->init_gain * clt_dsqrt(2.0 / (fan_in + fan_out)), 0, 1};
     case CLT_INIT_XAVIER_UNIFORM: {
         double bound = c->init_gain * clt_dsqrt(6.0 / (fan_in + fan_out));
-        return (init_rule){UNIFORM, -bound, bound, 1};
+        return (init_rule){CLT_MPT_INIT_UNIFORM, -bound, bound, 1};
     }
     case CLT_INIT_BASELINE:
-        return (init_rule){NORMAL, c->init_std, 0, 1};
+        return (init_rule){CLT_MPT_INIT_NORMAL, c->init_std, 0, 1};
     case CLT_INIT_SMALL:
     case CLT_INIT_NEOX:
-        return (init_rule){NORMAL, clt_dsqrt(2.0 / (5.0 * d)), 0, 1};
+        return (init_rule){CLT_MPT_INIT_NORMAL, clt_dsqrt(2.0 / (5.0 * d)), 0, 1};
     case CLT_INIT_DEFAULT:
         break;
     }
     /* torch's reset_parameters: Linear U(-1/sqrt(fan_in), ...), Embedding N(0, 1) */
-    if (!linear) return (init_rule){NORMAL, 1, 0, 1};
-    return (init_rule){UNIFORM, -1.0 / clt_dsqrt(fan_in), 1.0 / clt_dsqrt(fan_in), 1};
+    if (!linear) return (init_rule){CLT_MPT_INIT_NORMAL, 1, 0, 1};
+    return (init_rule){CLT_MPT_INIT_UNIFORM, -1.0 / clt_dsqrt(fan_in), 1.0 / clt_dsqrt(fan_in), 1};
 }
 
 /* A fused Wqkv is initialised slice by slice, one head's rows at a time (matters only for fan_out and
@@ -213,11 +213,12 @@ static init_rule rule_of(const clt_mpt_config *c, const clt_slab_entry *e) {
     if (e->dims == 1) {
         bool norm_weight = strstr(e->name, "norm_") && ends_with(e->name, ".weight");
         bool qk_norm = ends_with(e->name, "_ln.weight");
-        return (init_rule){CONSTANT, norm_weight ? 1 - c->norm_offset : qk_norm, 0, 1};
+        return (init_rule){CLT_MPT_INIT_CONSTANT, norm_weight ? 1 - c->norm_offset : qk_norm, 0, 1};
     }
     if (embedding) {
-        if (c->emb_init_std >= 0) return (init_rule){NORMAL, c->emb_init_std, 0, 1};
-        if (c->emb_init_uniform) return (init_rule){UNIFORM, c->emb_init_low, c->emb_init_high, 1};
+        if (c->emb_init_std >= 0) return (init_rule){CLT_MPT_INIT_NORMAL, c->emb_init_std, 0, 1};
+        if (c->emb_init_uniform)
+            return (init_rule){CLT_MPT_INIT_UNIFORM, c->emb_init_low, c->emb_init_high, 1};
     }
     init_rule r = scheme(c, (double)e->shape[1], rows_of_slice(c, e), !embedding);
     bool residual = ends_with(e->name, "out_proj.weight") || ends_with(e->name, "down_proj.weight");
@@ -227,12 +228,17 @@ static init_rule rule_of(const clt_mpt_config *c, const clt_slab_entry *e) {
 
 void clt_mpt_init_range(const clt_model_config *config, const clt_slab_table *t, int entry, uint64_t seed,
                         uint64_t first, uint64_t count, float *out) {
-    const clt_slab_entry *e = &t->entry[entry];
-    init_rule r = rule_of((const clt_mpt_config *)config, e);
+    const init_rule r = rule_of((const clt_mpt_config *)config, &t->entry[entry]);
+    clt_mpt_init_fill(&r, entry, seed, first, count, out);
+}
+
+void clt_mpt_init_fill(const clt_mpt_init_rule *rule, int entry, uint64_t seed, uint64_t first,
+                       uint64_t count, float *out) {
+    const init_rule r = *rule;
     uint32_t key[2], w[4] = {0};
     clt_philox_key(seed, CLT_RNG_INIT, key);
     for (uint64_t i = first; i < first + count; i++) {
-        if (r.kind == CONSTANT) {
+        if (r.kind == CLT_MPT_INIT_CONSTANT) {
             out[i - first] = (float)r.a;
             continue;
         }
@@ -240,7 +246,7 @@ void clt_mpt_init_range(const clt_model_config *config, const clt_slab_table *t,
             clt_philox4x32((uint32_t[]){(uint32_t)(i / 4), (uint32_t)(i / 4 >> 32), (uint32_t)entry, 0}, key,
                            w);
         double u = ((double)w[i % 4] + 0.5) * 0x1p-32;
-        double v = r.kind == NORMAL ? r.a * clt_dnormal_quantile(u) : r.a + (r.b - r.a) * u;
+        double v = r.kind == CLT_MPT_INIT_NORMAL ? r.a * clt_dnormal_quantile(u) : r.a + (r.b - r.a) * u;
         out[i - first] = (float)(v / r.divisor);
     }
 }

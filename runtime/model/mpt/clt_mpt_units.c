@@ -5,19 +5,24 @@
 
 /* --- the list --- */
 
-int clt_mpt_units(const clt_model_config *config, const clt_slab_table *t, clt_model_unit **units) {
-    const clt_mpt_config *c = (const clt_mpt_config *)config;
-    const int n = clt_mpt_head_unit(c) + 1;
+int clt_mpt_units_of(const clt_slab_table *t, int64_t blocks, const char *prefix, const char *norm,
+                     const char *head, clt_model_unit **units) {
+    const int n = clt_mpt_block_unit((int)blocks) + 1;
     clt_model_unit *u = clt_calloc((size_t)n, sizeof *u);
-    for (int i = 0; i < c->n_layers; i++) {
-        char name[64];
-        snprintf(name, sizeof name, "transformer.blocks.%d.norm_1.weight", i);
+    for (int i = 0; i < blocks; i++) {
+        char *name = clt_format("%s%d.%s", prefix, i, norm);
         u[clt_mpt_block_unit(i)].first = clt_slab_table_find(t, name);
+        clt_free(name);
     }
-    u[n - 1].first = clt_slab_table_find(t, "transformer.norm_f.weight");
+    u[n - 1].first = clt_slab_table_find(t, head);
     for (int i = 0; i < n; i++) u[i].end = i + 1 < n ? u[i + 1].first : t->n;
     *units = u;
     return n;
+}
+
+int clt_mpt_units(const clt_model_config *config, const clt_slab_table *t, clt_model_unit **units) {
+    return clt_mpt_units_of(t, ((const clt_mpt_config *)config)->n_layers, "transformer.blocks.",
+                            "norm_1.weight", "transformer.norm_f.weight", units);
 }
 
 int clt_mpt_order(const clt_model_config *config, clt_model_order_kind kind, int **order) {
@@ -47,7 +52,7 @@ bool clt_mpt_reads_wide(const clt_model_config *config, const clt_model_shape *s
 
 static bool reads_narrow(const clt_mpt *m, int entry) {
     return m->narrow && (entry == m->index.lm_head ||
-                         !clt_mpt_reads_wide(&m->cfg.base, &m->shape, m->weights->table, entry));
+                         !clt_model_reads_wide(&m->cfg.base, &m->shape, m->weights->table, entry));
 }
 
 /* --- the hooks --- */

@@ -256,7 +256,7 @@ void clt_ref_rope(int64_t rows, int64_t seq, int64_t heads, int64_t head_dim, in
 void clt_ref_offset(uint64_t n, const float *x, float *y, float value); /* clt_op_offset */
 void clt_ref_dropout(int64_t rows, int64_t seq, int64_t cols, const float *x, const float *residual, float p,
                      uint64_t seed, uint64_t step, int64_t first_sample, int32_t layer, int32_t site,
-                     float *y);
+                     bool whole_samples, float *y);
 /* The factor of one element: 0 or 1 / (1 - p). sample: in the global batch; site: CLT_SITE_*; element: its
  * index in the sample, for attention (head * T + query) * T + key. Shared by clt_ref_dropout and attention.
  */
@@ -266,6 +266,18 @@ float clt_ref_dropout_factor(float p, uint64_t seed, uint64_t step, int64_t samp
 void clt_ref_loss(int64_t rows, int64_t vocab, int64_t ld, float *logits, const int32_t *targets, float scale,
                   float softcap, bool grad, bool apart, float weight, const float *row_weight,
                   float *token_loss, int32_t *correct);
+
+void clt_ref_loss_soft(int64_t rows, int64_t vocab, int64_t ld, float *logits, const float *targets,
+                       const int32_t *label, bool grad, float weight, const float *row_weight,
+                       float *row_loss, int32_t *rank);
+
+/* clt_op_image.h */
+void clt_ref_unfold_patches(int64_t images, int64_t height, int64_t width, int64_t p, int64_t ld,
+                            const float *pixels, float *out);
+void clt_ref_place_tokens(int64_t images, int64_t tokens, int64_t cols, const float *first,
+                          const float *position, float *x);
+void clt_ref_mean_tokens(int64_t images, int64_t tokens, int64_t cols, const float *x, float *y);
+void clt_ref_mean_tokens_backward(int64_t images, int64_t tokens, int64_t cols, const float *dy, float *dx);
 
 float clt_ref_row_sumsq(const float *x, int64_t n); /* sum of squares by the row rule */
 float clt_ref_chunk_sumsq(const float *x);          /* the same of CLT_CHUNK elements */
@@ -283,6 +295,12 @@ void clt_ref_lion(uint64_t n, float *p, const float *g, float *m, const clt_opti
                   float clip);
 void clt_ref_sgd(uint64_t n, float *p, const float *g, float *m, const clt_optimizer_group *group,
                  float clip);
+/* clt_op_lamb_*: g becomes the direction; the sums of a tensor's segments; the step. */
+void clt_ref_lamb_direction(uint64_t n, const float *p, float *g, float *m, float *v,
+                            const clt_optimizer_group *group, float clip);
+float clt_ref_lamb_ratio(uint64_t segments, const float *weights, const float *directions,
+                         const clt_optimizer_group *group);
+void clt_ref_lamb_apply(uint64_t n, float *p, const float *u, const clt_optimizer_group *group, float ratio);
 
 uint16_t clt_ref_f32_to_bf16(float x);
 float clt_ref_bf16_to_f32(uint16_t b);

@@ -107,11 +107,11 @@ float clt_ref_dropout_factor(float p, uint64_t seed, uint64_t step, int64_t samp
 
 void clt_ref_dropout(int64_t rows, int64_t seq, int64_t cols, const float *x, const float *residual, float p,
                      uint64_t seed, uint64_t step, int64_t first_sample, int32_t layer, int32_t site,
-                     float *y) {
+                     bool whole_samples, float *y) {
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < cols; c++) {
-            float f = clt_ref_dropout_factor(p, seed, step, first_sample + r / seq, layer, site,
-                                             (uint64_t)((r % seq) * cols + c));
+            const uint64_t element = whole_samples ? 0 : (uint64_t)((r % seq) * cols + c);
+            float f = clt_ref_dropout_factor(p, seed, step, first_sample + r / seq, layer, site, element);
             float v = x[r * cols + c] * f;
             y[r * cols + c] = residual ? residual[r * cols + c] + v : v;
         }

@@ -51,6 +51,34 @@ static void loss_row(float *x, float *e, int64_t vocab, int32_t target, const lo
     if (f->grad) gradient_row(x, e, vocab, target, f, weight, sum);
 }
 
+/* The place of logit `label` among the n sorted ones. */
+static int32_t rank_of(const float *x, int64_t n, int32_t label) {
+    int32_t before = 0;
+    if (label < 0 || label >= n || isnan(x[label])) return (int32_t)n;
+    for (int64_t v = 0; v < n; v++) before += x[v] > x[label] || (x[v] == x[label] && v < label);
+    return before;
+}
+
+void clt_ref_loss_soft(int64_t rows, int64_t vocab, int64_t ld, float *logits, const float *targets,
+                       const int32_t *label, bool grad, float weight, const float *row_weight,
+                       float *row_loss, int32_t *rank) {
+    float *e = clt_malloc(2 * (size_t)vocab * sizeof *e), *below = e + vocab;
+    for (int64_t r = 0; r < rows; r++) {
+        float *x = logits + r * ld, m = -INFINITY;
+        const float *t = targets + r * vocab, w = row_weight ? row_weight[r] : weight;
+        for (int64_t v = 0; v < vocab; v++) m = x[v] > m ? x[v] : m;
+        for (int64_t v = 0; v < vocab; v++) {
+            e[v] = clt_exp(x[v] - m);
+            below[v] = t[v] * (m - x[v]);
+        }
+        const float sum = clt_ref_row_sum(e, vocab), total = clt_ref_row_sum(t, vocab), part = 1.0f / sum;
+        row_loss[r] = clt_log(sum) * total + clt_ref_row_sum(below, vocab);
+        if (rank) rank[r] = rank_of(x, vocab, label[r]);
+        for (int64_t v = 0; grad && v < vocab; v++) x[v] = (e[v] * part * total - t[v]) * w;
+    }
+    clt_free(e);
+}
+
 void clt_ref_loss(int64_t rows, int64_t vocab, int64_t ld, float *logits, const int32_t *targets, float scale,
                   float softcap, bool grad, bool apart, float weight, const float *row_weight,
                   float *token_loss, int32_t *correct) {

@@ -128,6 +128,7 @@ static void drop_unknown(clt_config *c) {
 
 static clt_status resolve(clt_schema_reader *r, clt_config_builder *b) {
     clt_config *c = &b->c;
+    CLT_TRY(clt_config_resolve_length(r, c));
     resolve_batches(b);
     resolve_lanes(b);
     resolve_devices(c);

@@ -56,12 +56,13 @@ typedef struct {
     bool drop_last;
 } clt_loader_config;
 
-/* The first two are Composer's, the others PyTorch's. */
+/* The first two are Composer's, then come PyTorch's, and timm's. */
 typedef enum {
     CLT_OPTIMIZER_ADAMW,
     CLT_OPTIMIZER_LIONW,
     CLT_OPTIMIZER_TORCH_ADAMW,
-    CLT_OPTIMIZER_SGD
+    CLT_OPTIMIZER_SGD,
+    CLT_OPTIMIZER_LAMB
 } clt_optimizer_kind;
 
 typedef struct {

@@ -99,6 +99,8 @@ clt_status clt_config_refuse_secrets(clt_schema_reader *r, const char *path, con
 
 /* --- the steps after the tables have been read --- */
 
+/* max_seq_len, which a model of images sets itself. */
+clt_status clt_config_resolve_length(clt_schema_reader *r, clt_config *c);
 clt_status clt_config_resolve_precision(clt_schema_reader *r, clt_config_builder *b);
 clt_status clt_config_resolve_guards(clt_schema_reader *r, clt_config_builder *b);
 clt_status clt_config_resolve_sharding(clt_schema_reader *r, clt_config_builder *b);

@@ -160,7 +160,7 @@ static const clt_key top_keys[] = {
     SECTION("optimizer", CLT_KEY_REQUIRED, "the optimizer", AT(optimizer), clt_config_optimizer_schema),
     SECTION("scheduler", CLT_KEY_REQUIRED, "the learning rate", AT(scheduler), clt_config_scheduler_schema),
     SECTION("train_loader", CLT_KEY_REQUIRED, "the training data", AT(c.train), clt_config_train_schema),
-    KEY("max_seq_len", c.max_seq_len, CLT_KEY_REQUIRED, "tokens of a sample"),
+    KEY("max_seq_len", c.max_seq_len, NULL, "tokens of a sample; must be given, except for models of images"),
     KEY_OF(time, "max_duration", c.max_duration, CLT_KEY_REQUIRED,
            "end of the run: 100ba, 1ep, 2000000tok, 5000sp"),
     KEY("global_train_batch_size", c.global_train_batch_size, CLT_KEY_REQUIRED,

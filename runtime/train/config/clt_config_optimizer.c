@@ -8,19 +8,20 @@
 
 /* clt_optimizer_kind, then LLM Foundry's update that changes nothing, which is one with rates of 0. */
 static const char *const optimizer_names[] = {
-    "decoupled_adamw", "decoupled_lionw", "adamw", "sgd", "no_op", NULL};
-enum { NO_OP = CLT_OPTIMIZER_SGD + 1 };
+    "decoupled_adamw", "decoupled_lionw", "adamw", "sgd", "lamb", "no_op", NULL};
+enum { NO_OP = CLT_OPTIMIZER_LAMB + 1 };
 
 const clt_optimizer_traits *clt_optimizer_of(clt_optimizer_kind kind) {
     static const clt_optimizer_traits all[] = {
         [CLT_OPTIMIZER_ADAMW] = {"decoupled_adamw", "DecoupledAdamW", 2},
         [CLT_OPTIMIZER_LIONW] = {"decoupled_lionw", "DecoupledLionW", 1},
         [CLT_OPTIMIZER_TORCH_ADAMW] = {"adamw", "AdamW", 2},
-        [CLT_OPTIMIZER_SGD] = {"sgd", "SGD", 1}};
+        [CLT_OPTIMIZER_SGD] = {"sgd", "SGD", 1},
+        [CLT_OPTIMIZER_LAMB] = {"lamb", "Lamb", 2}};
     return &all[kind];
 }
 
-#define NOT_COMPUTED "it is not computed here: use decoupled_adamw, decoupled_lionw, adamw or sgd"
+#define NOT_COMPUTED "it is not computed here: use decoupled_adamw, decoupled_lionw, adamw, sgd or lamb"
 static const clt_refusal refused_optimizers[] = {
     {"clip_lion", NOT_COMPUTED}, {"adalr_lion", NOT_COMPUTED}, {NULL, NULL}};
 
@@ -28,12 +29,13 @@ static const clt_refusal refused_optimizers[] = {
     CLT_KEY(type, "lr", hyper.lr, NULL, "learning rate; default: 1e-3, decoupled_lionw 1e-4"),               \
         CLT_KEY_OF(&clt_kind_betas, type, "betas", hyper.betas, NULL,                                        \
                    "decay rates; default: decoupled_adamw [0.9, 0.95], decoupled_lionw [0.9, 0.99], "        \
-                   "adamw [0.9, 0.999]; not for sgd"),                                                       \
-        CLT_KEY(type, "eps", hyper.eps, NULL, "decoupled_adamw and adamw; default: 1e-8"),                   \
+                   "adamw and lamb [0.9, 0.999]; not for sgd"),                                              \
+        CLT_KEY(type, "eps", hyper.eps, NULL, "decoupled_adamw, adamw, lamb; default: 1e-8, lamb 1e-6"),     \
         CLT_KEY(type, "weight_decay", hyper.weight_decay, NULL,                                              \
                 "decoupled_*: weights are multiplied by 1 - lr_t/lr * this, adamw: by 1 - lr_t * this; "     \
-                "sgd: weights times this are added to gradients; default: decoupled_adamw 1e-5, "            \
-                "adamw 0.01, others 0"),                                                                     \
+                "sgd: weights times this are added to gradients; lamb: to the step's direction, "            \
+                "and groups without it have no trust ratio; default: decoupled_adamw 1e-5, adamw 0.01, "     \
+                "others 0"),                                                                                 \
         CLT_KEY(type, "momentum", hyper.momentum, NULL, "sgd; default: 0")
 
 static const clt_key group_keys[] = {
@@ -267,7 +269,8 @@ clt_status clt_config_resolve_optimizer(clt_schema_reader *r, clt_config_builder
         [CLT_OPTIMIZER_LIONW] = {.lr = 1e-4, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0},
         [CLT_OPTIMIZER_TORCH_ADAMW] =
             {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.01},
-        [CLT_OPTIMIZER_SGD] = {.lr = 1e-3}};
+        [CLT_OPTIMIZER_SGD] = {.lr = 1e-3},
+        [CLT_OPTIMIZER_LAMB] = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-6}};
     clt_config_optimizer_raw *raw = &b->optimizer;
     clt_optimizer_config *o = &b->c.optimizer;
     o->kind = raw->kind == NO_OP ? CLT_OPTIMIZER_LIONW : (clt_optimizer_kind)raw->kind;

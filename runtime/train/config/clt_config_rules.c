@@ -164,6 +164,19 @@ static clt_status resolve_recompute(clt_schema_reader *r, clt_config_builder *b)
     return CLT_OK;
 }
 
+clt_status clt_config_resolve_length(clt_schema_reader *r, clt_config *c) {
+    static const char key[] = "max_seq_len";
+    const clt_model_facts model = clt_model_get_facts(c->model);
+    if (!clt_config_given(c, key) && model.vocab_size)
+        return clt_error(r->status, "%s: key '%s' is missing: it must be given (tokens of a sample)", r->what,
+                         key);
+    if (model.vocab_size) return CLT_OK;
+    if (clt_config_given(c, key) && r->notices)
+        clt_notices_add(r->notices, key, "the model's sizes say how many tokens an image has");
+    c->max_seq_len = model.max_seq_len;
+    return CLT_OK;
+}
+
 clt_status clt_config_resolve_precision(clt_schema_reader *r, clt_config_builder *b) {
     enum { EXACT8 = 3, FP8 = 4 };
     static const clt_dtype types[] = {
@@ -173,7 +186,7 @@ clt_status clt_config_resolve_precision(clt_schema_reader *r, clt_config_builder
     c->precision = types[b->precision];
     c->eight_bits = b->precision == EXACT8;
     c->fp8 = b->precision == FP8;
-    if (c->fp8 && c->max_seq_len % 16)
+    if (c->fp8 && c->max_seq_len % 16 && clt_model_get_facts(c->model).vocab_size)
         return clt_schema_fail(r, "max_seq_len", "is %lld: amp_fp8 needs a multiple of 16",
                                (long long)c->max_seq_len);
     bool fast = c->precision != CLT_F32 && !c->eight_bits;

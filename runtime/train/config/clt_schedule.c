@@ -106,7 +106,13 @@ static double inv_sqrt_alpha(const clt_schedule *s, int64_t t) {
     return a + fraction(t, cooldown_start, cooldown_start + s->t_cooldown) * (s->alpha_f_cooldown - a);
 }
 
+static double timm_alpha(const clt_schedule *s, int64_t t) {
+    if (t < s->t_warmup) return s->alpha_i + (1.0 - s->alpha_i) * fraction(t, 0, s->t_warmup);
+    return s->alpha_f + (1.0 - s->alpha_f) * ((1.0 + clt_dcos(pi * fraction(t, 0, s->t_max))) / 2.0);
+}
+
 double clt_schedule_alpha(const clt_schedule *s, int64_t t) {
+    if (s->kind == CLT_SCHEDULE_TIMM) return timm_alpha(s, t);
     if (t < s->t_warmup) {
         double peak = s->kind == CLT_SCHEDULE_CONSTANT ? s->alpha
                       : s->kind == CLT_SCHEDULE_LINEAR ? s->alpha_i
@@ -128,6 +134,7 @@ double clt_schedule_alpha(const clt_schedule *s, int64_t t) {
 
 double clt_schedule_next_alpha(const clt_schedule *s, const clt_timestamp *now, int64_t last_samples,
                                int64_t last_tokens) {
+    if (s->kind == CLT_SCHEDULE_TIMM) return clt_schedule_alpha(s, clt_timestamp_get(now, s->unit));
     const clt_timestamp before = {.batch = CLT_MAX(now->batch - 1, (int64_t)0),
                                   .sample = now->sample - last_samples,
                                   .token = now->token - last_tokens};

@@ -1,9 +1,9 @@
 /* clt_schedule: the learning rate as a pure function of the step, so that a resumed run needs no scheduler
  * state.
  *
- * The formulas are those of Composer's constant, cosine and linear schedulers with warm-up and of LLM
- * Foundry's inverse square root scheduler. They are computed in double with clt_dmath only, so every machine
- * gives the same bits. */
+ * The formulas are those of Composer's constant, cosine and linear schedulers with warm-up, of LLM Foundry's
+ * inverse square root scheduler, and of timm's CosineLRScheduler with one update per step. They are computed
+ * in double with clt_dmath only, so every machine gives the same bits. */
 #ifndef CLT_SCHEDULE_H
 #define CLT_SCHEDULE_H
 
@@ -13,7 +13,8 @@ typedef enum {
     CLT_SCHEDULE_CONSTANT, /* constant_with_warmup */
     CLT_SCHEDULE_COSINE,   /* cosine_with_warmup */
     CLT_SCHEDULE_LINEAR,   /* linear_decay_with_warmup */
-    CLT_SCHEDULE_INV_SQRT  /* inv_sqrt_with_warmup */
+    CLT_SCHEDULE_INV_SQRT, /* inv_sqrt_with_warmup */
+    CLT_SCHEDULE_TIMM      /* timm_cosine */
 } clt_schedule_kind;
 
 /* As the configuration says it. */
@@ -22,7 +23,7 @@ typedef struct {
     clt_time t_warmup, t_max;
     clt_time t_scale, t_cooldown;           /* inverse square root */
     double alpha;                           /* constant */
-    double alpha_i, alpha_f;                /* linear: both; cosine: alpha_f */
+    double alpha_i, alpha_f;                /* linear, timm: both; cosine: alpha_f */
     double alpha_f_decay, alpha_f_cooldown; /* inverse square root */
 } clt_schedule_config;
 
@@ -48,6 +49,8 @@ clt_status clt_schedule_resolve(const clt_schedule_config *c, clt_time max_durat
  *   inv_sqrt  t < tw: t/tw, then, with tcs = max(tw, tmax - tcd) and
  *             d(t) = afd + (1 - afd)/sqrt((t + ts - tw)/ts):
  *             t < tcs: d(t), then a + min(1, (t - tcs)/tcd) * (afc - a) with a = d(tcs), or a when tcd is 0
+ *   timm      t < tw: ai + (1 - ai) * t/tw, then af + (1 - af) * (1 + cos(pi x))/2 with x = min(1, t/tmax):
+ * the cosine has run since t = 0 when warm-up ends
  */
 double clt_schedule_alpha(const clt_schedule *s, int64_t t);
 
@@ -55,7 +58,7 @@ double clt_schedule_alpha(const clt_schedule *s, int64_t t);
  * so the learning rate lags one step: the time is that before the last batch, which had last_samples and
  * last_tokens (0 before the first one), and steps 1 and 2 both use t = 0 (with warm-up: learning rate 0).
  * Counted, not computed, since batches need not be alike: the last one of an epoch may be short, and a run
- * may resume with another batch size. */
+ * may resume with another batch size. timm's has no lag: its time is `now`. */
 double clt_schedule_next_alpha(const clt_schedule *s, const clt_timestamp *now, int64_t last_samples,
                                int64_t last_tokens);
 

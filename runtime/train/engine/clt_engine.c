@@ -53,7 +53,8 @@ static clt_status create_training(clt_engine *e) {
     CLT_TRY(clt_buffer_create(clt_ops_device(e->ops), e->table.total / CLT_CHUNK * 4, "chunk sums",
                               &e->chunk_sums));
     CLT_TRY(clt_buffer_fill32(e->chunk_sums, 0, 0, e->table.total / CLT_CHUNK * 4));
-    return create_groups(e);
+    CLT_TRY(create_groups(e));
+    return clt_engine_lamb_create(e);
 }
 
 /* Collective, so it comes last: first the ranks agree that each of them has everything else. */
@@ -140,6 +141,7 @@ void clt_engine_destroy(clt_engine *e) {
     clt_engine_slabs_destroy(e);
     clt_buffer *buffers[] = {e->block_group, e->groups, e->chunk_sums, e->results, e->nonfinite, e->hashes};
     for (size_t i = 0; i < CLT_COUNT_OF(buffers); i++) clt_buffer_destroy(buffers[i]);
+    clt_engine_lamb_destroy(e);
     clt_slab_table_free(&e->table);
     clt_fp8_scaling_destroy(&e->fp8);
     clt_free(e->frozen);
@@ -390,7 +392,7 @@ clt_status clt_engine_measure(clt_engine *e, double *samples_per_second) {
 
 clt_status clt_engine_prepare_eval(clt_engine *e) {
     void *storage;
-    int64_t correct = 0;
+    clt_model_correct correct = {0};
     clt_batch b;
     CLT_TRY(example(e, 1, &storage, &b));
     const clt_model_pass pass = {.batch = &b, .sample_loss = {e->results, LOSSES}};
@@ -435,7 +437,7 @@ clt_status clt_engine_span_logits(clt_engine *e, const int32_t *tokens, int64_t 
 }
 
 clt_status clt_engine_eval(clt_engine *e, const clt_batch *b, clt_engine_sums *sums) {
-    int64_t correct = 0;
+    clt_model_correct correct = {0};
     CLT_TRY(clt_engine_settle(e));
     for (int64_t at = 0; at < b->samples; at += e->plan->microbatch) {
         clt_batch mb;
@@ -450,9 +452,11 @@ clt_status clt_engine_eval(clt_engine *e, const clt_batch *b, clt_engine_sums *s
         CLT_TRY(clt_buffer_read(e->results, LOSSES * 4, losses, (size_t)b->samples * sizeof *losses));
     const clt_lane_split split = clt_engine_even(e);
     CLT_TRY(clt_engine_gather(e, &split, b->global_samples));
-    CLT_TRY(clt_group_sum_i64(e->group, &correct, 1));
+    int64_t counts[] = {correct.top1, correct.top5};
+    CLT_TRY(clt_group_sum_i64(e->group, counts, 2));
     for (int64_t i = 0; i < b->global_samples; i++) sums->loss += (double)losses[i];
     sums->targets += b->global_targets;
-    sums->correct += correct;
+    sums->correct.top1 += counts[0];
+    sums->correct.top5 += counts[1];
     return CLT_OK;
 }

@@ -74,7 +74,8 @@ typedef struct {
 typedef struct {
     /* Of all targets, added sample by sample in global order: independent of batch size and ranks. */
     double loss;
-    int64_t targets, correct;
+    int64_t targets;
+    clt_model_correct correct;
 } clt_engine_sums;
 
 /* One optimizer step. */

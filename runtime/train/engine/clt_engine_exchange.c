@@ -129,6 +129,14 @@ bool clt_engine_own(const clt_engine *e, int i, clt_slab_range *x) {
     return clt_engine_range(e, e->stage == 0 ? NULL : &e->shards, i, x);
 }
 
+clt_status clt_engine_gather_numbers(clt_engine *e, clt_buffer *numbers, uint64_t at) {
+    const size_t bytes = e->table.total / CLT_CHUNK * 4;
+    if (e->stage == 0 || alone(e)) return CLT_OK;
+    CLT_TRY(clt_buffer_copy(e->chunk_sums, 0, numbers, at * 4, bytes));
+    CLT_TRY(clt_engine_gather_sums(e));
+    return clt_buffer_copy(numbers, at * 4, e->chunk_sums, 0, bytes);
+}
+
 clt_status clt_engine_gather_sums(clt_engine *e) {
     int64_t op = 0;
     if (e->stage == 0 || alone(e)) return CLT_OK;

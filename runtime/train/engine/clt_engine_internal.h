@@ -61,6 +61,15 @@ typedef struct {
     clt_reduce_plan *between;    /* over the replicas; NULL: one group of all */
 } clt_engine_shard_group;
 
+/* Trust ratios of tensors (clt_engine_lamb.c has the layouts). */
+typedef struct {
+    uint64_t *first_of; /* [chunks + 1] the first segment of each chunk */
+    uint64_t slots;     /* the most segments of a chunk */
+    clt_buffer *segment, *place, *tensor, *tensor_of_block;
+    clt_buffer *sums[2]; /* [slots, chunks] of weights, of directions */
+    clt_buffer *ratio;   /* [tensors] */
+} clt_engine_lamb;
+
 struct clt_engine {
     const clt_config *cfg;
     clt_group *group;
@@ -113,6 +122,7 @@ struct clt_engine {
     bool *frozen;       /* [table.n] */
     int guarded; /* a tensor that is not frozen, in which clt_op_guard marks bad steps; -1: all are frozen */
     clt_buffer *block_group, *groups, *chunk_sums, *results, *nonfinite, *hashes;
+    clt_engine_lamb lamb; /* empty with other optimizers */
     clt_optimizer_group host_groups[CLT_MAX_PARAM_GROUPS + 1];
     float *host_results;
     float *sample_weight; /* [microbatch] */
@@ -129,6 +139,14 @@ struct clt_engine {
 };
 
 bool clt_engine_second_moment(const clt_config *c);
+
+/* optimizer lamb (clt_engine_lamb.c), nothing otherwise. */
+clt_status clt_engine_lamb_create(clt_engine *e);
+void clt_engine_lamb_destroy(clt_engine *e);
+/* Between the directions and the step: the sums of squares of the segments of a stretch, which is at p; and
+ * the tensors' ratios once every stretch has its sums. The second is collective. */
+clt_status clt_engine_lamb_sums(clt_engine *e, const clt_optimizer_params *p, clt_slab_range x);
+clt_status clt_engine_lamb_ratios(clt_engine *e);
 
 /* amp_fp8 (clt_engine_fp8.c), nothing otherwise: begins with empty histories; and ends a step, whose results
  * are known. The second is collective. */
@@ -165,6 +183,8 @@ bool clt_engine_range(const clt_engine *e, const clt_shards *shards, int i, clt_
 bool clt_engine_own(const clt_engine *e, int i, clt_slab_range *x);
 /* The chunk sums of all ranks, where each has its own. */
 clt_status clt_engine_gather_sums(clt_engine *e);
+/* The same for numbers [at, at + chunks) of a buffer; overwrites the chunk sums. */
+clt_status clt_engine_gather_numbers(clt_engine *e, clt_buffer *numbers, uint64_t at);
 /* Hands the weights that this rank has updated to the ranks that keep them. clt_engine_settle waits for their
  * arrival. */
 clt_status clt_engine_publish(clt_engine *e);

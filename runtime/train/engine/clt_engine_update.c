@@ -16,10 +16,11 @@ static void host_groups(clt_engine *e, int64_t step, double alpha) {
         const clt_param_group *g = &o->groups[i];
         const double lr = g->lr * alpha, composers = g->lr != 0 ? alpha : 1.0;
         const double ratio = o->kind == CLT_OPTIMIZER_TORCH_ADAMW ? lr : composers;
+        const double rate = o->kind == CLT_OPTIMIZER_LAMB ? 1 : lr;
         e->host_groups[i] = (clt_optimizer_group){
             .lr = (float)lr,
             .decay = g->weight_decay != 0 ? (float)(1.0 - ratio * g->weight_decay) : 1.0f,
-            .step_size = (float)(lr / (1.0 - clt_dpowi(g->beta1, (long)step))),
+            .step_size = (float)(rate / (1.0 - clt_dpowi(g->beta1, (long)step))),
             .bias_correction = (float)clt_dsqrt(1.0 - clt_dpowi(g->beta2, (long)step)),
             .beta1 = (float)g->beta1,
             .beta2 = (float)g->beta2,
@@ -190,26 +191,56 @@ static clt_status step(clt_engine *e, const clt_optimizer_params *p) {
     }
 }
 
+static clt_optimizer_params params_of(clt_engine *e, clt_slab *total, clt_slab_range x) {
+    return (clt_optimizer_params){.chunks = x.count / CLT_CHUNK,
+                                  .p = clt_offload_at(e->offload, CLT_STATE_WEIGHTS, e->master, x.first),
+                                  .g = place(total, x),
+                                  .m = clt_offload_at(e->offload, CLT_STATE_FIRST, e->m, x.first),
+                                  .v = clt_offload_at(e->offload, CLT_STATE_SECOND, e->v, x.first),
+                                  .groups = {e->groups, 0},
+                                  .group_of_block = {e->block_group, x.first / 64},
+                                  .status = {e->results, 0},
+                                  .copy = clt_tensor_vector(place(e->copy, x), e->cfg->precision)};
+}
+
 static clt_status update_stretch(clt_engine *e, clt_slab *total, clt_slab_range x) {
     CLT_TRY(clt_offload_bring(e->offload, CLT_STATE_ALL, x));
-    const clt_optimizer_params p = {.chunks = x.count / CLT_CHUNK,
-                                    .p = clt_offload_at(e->offload, CLT_STATE_WEIGHTS, e->master, x.first),
-                                    .g = place(total, x),
-                                    .m = clt_offload_at(e->offload, CLT_STATE_FIRST, e->m, x.first),
-                                    .v = clt_offload_at(e->offload, CLT_STATE_SECOND, e->v, x.first),
-                                    .groups = {e->groups, 0},
-                                    .group_of_block = {e->block_group, x.first / 64},
-                                    .status = {e->results, 0},
-                                    .copy = clt_tensor_vector(place(e->copy, x), e->cfg->precision)};
+    const clt_optimizer_params p = params_of(e, total, x);
     CLT_TRY(step(e, &p));
     CLT_TRY(hand_out_wide(e, p.p, x));
     return clt_offload_leave(e->offload, CLT_STATE_ALL, x);
 }
 
+/* LAMB's moments and directions, which take the gradients' place. */
+static clt_status direct_stretch(clt_engine *e, clt_slab *total, clt_slab_range x) {
+    CLT_TRY(clt_offload_bring(e->offload, CLT_STATE_ALL, x));
+    const clt_optimizer_params p = params_of(e, total, x);
+    CLT_TRY(clt_op_lamb_direction(e->ops, &p));
+    CLT_TRY(clt_engine_lamb_sums(e, &p, x));
+    return clt_offload_leave(e->offload, CLT_STATE_ALL, x);
+}
+
+static clt_status apply_stretch(clt_engine *e, clt_slab *total, clt_slab_range x) {
+    const clt_engine_lamb *l = &e->lamb;
+    CLT_TRY(clt_offload_bring(e->offload, 1u << CLT_STATE_WEIGHTS, x));
+    const clt_optimizer_params p = params_of(e, total, x);
+    CLT_TRY(
+        clt_op_lamb_apply(e->ops, &p, (clt_ref){l->tensor_of_block, x.first / 64}, (clt_ref){l->ratio, 0}));
+    CLT_TRY(hand_out_wide(e, p.p, x));
+    return clt_offload_leave(e->offload, 1u << CLT_STATE_WEIGHTS, x);
+}
+
+static clt_status update_lamb(clt_engine *e, clt_slab *total) {
+    CLT_TRY(each_stretch_of_state(e, total, direct_stretch));
+    CLT_TRY(clt_engine_lamb_ratios(e));
+    return each_stretch_of_state(e, total, apply_stretch);
+}
+
 clt_status clt_engine_update(clt_engine *e, clt_slab *total, int64_t step, double alpha) {
     host_groups(e, step, alpha);
     CLT_TRY(clt_buffer_write(e->groups, 0, e->host_groups, sizeof e->host_groups));
-    CLT_TRY(each_stretch_of_state(e, total, update_stretch));
+    const bool lamb = e->cfg->optimizer.kind == CLT_OPTIMIZER_LAMB;
+    CLT_TRY(lamb ? update_lamb(e, total) : each_stretch_of_state(e, total, update_stretch));
     clt_model_weights_changed(e->model);
     return clt_engine_publish(e);
 }

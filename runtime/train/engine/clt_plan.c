@@ -177,7 +177,8 @@ char *clt_plan_advice(const clt_config *cfg, const clt_plan *plan, const clt_pla
         return clt_format("cltrain.offload: host with cltrain.recompute: blocks and microbatch 1 (%s)",
                           clt_human_bytes((double)m.total, b));
     c.shard.offload = cfg->shard.offload;
-    for (c.max_seq_len /= 2; c.max_seq_len >= 64; c.max_seq_len /= 2)
+    const bool tokens = clt_model_get_facts(c.model).vocab_size > 0;
+    for (c.max_seq_len /= 2; tokens && c.max_seq_len >= 64; c.max_seq_len /= 2)
         if (fits(&c, &p, r, 1, &m))
             return clt_format("max_seq_len: %lld with cltrain.recompute: blocks and microbatch 1 (%s)",
                               (long long)c.max_seq_len, clt_human_bytes((double)m.total, b));

@@ -36,7 +36,7 @@ uint64_t clt_plan_gradients_bytes(const clt_plan_sizes *s) {
 uint64_t clt_plan_optimizer_bytes(const clt_plan_sizes *s) {
     const uint64_t moments = s->offload ? 0 : s->owned * WIDE * (uint64_t)s->moments;
     const uint64_t place = clt_plan_offload_stretch(s->owned) * WIDE * offloaded(s);
-    return moments + CLT_PLAN_OFFLOAD_PLACES * place + s->total / GROUP;
+    return moments + CLT_PLAN_OFFLOAD_PLACES * place + s->total / GROUP * (s->ratios ? 3 : 1);
 }
 
 uint64_t clt_plan_host_bytes(const clt_plan_sizes *s) {
@@ -149,6 +149,7 @@ static clt_status sizes_of(const clt_config *c, const clt_plan *p, const clt_sla
     const clt_lane_split split = reduced_split(c, p, whole);
     clt_plan_sizes s = {.stage = p->stage,
                         .moments = clt_optimizer_of(c->optimizer.kind)->moments,
+                        .ratios = c->optimizer.kind == CLT_OPTIMIZER_LAMB,
                         .narrow = c->precision != CLT_F32,
                         .offload = c->shard.offload == CLT_OFFLOAD_HOST,
                         .total = t->total};

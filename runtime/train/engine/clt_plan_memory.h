@@ -13,6 +13,7 @@
 /* Numbers of elements, unless noted. */
 typedef struct {
     int stage, moments;   /* moments: tensors of optimizer state, 1 or 2 */
+    bool ratios;          /* lamb: a number of each tensor, which blocks name by two more bytes */
     bool narrow, offload; /* narrow: a 16-bit run; offload: cltrain.offload: host */
     uint64_t total;       /* the whole slab */
     uint64_t owned;       /* of the rank that owns most (clt_shards.h); `total` at stage 0 */

@@ -32,12 +32,14 @@ clt_status clt_run_eval_loader(clt_run *r, int index, clt_eval_row *row) {
         if (clt_group_stop(r->group)) return CLT_STOPPED;
         clt_sinks_eval_progress(r->sinks, lc->label, i + 1, batches);
     }
+    const bool images = clt_model_get_facts(r->cfg->model).vocab_size == 0;
     double n = (double)CLT_MAX(sums.targets, 1), loss = sums.loss / n;
     *row = (clt_eval_row){.batch = r->progress.now.batch,
                           .label = lc->label,
                           .loss = loss,
                           .perplexity = exp(loss),
-                          .accuracy = (double)sums.correct / n,
+                          .accuracy = (double)sums.correct.top1 / n,
+                          .accuracy5 = images ? (double)sums.correct.top5 / n : NAN,
                           .samples = CLT_MIN(N, batches * B),
                           .seconds = clt_now() - start};
     clt_progress_end();
@@ -50,8 +52,10 @@ static void print_json(const clt_eval_row *row) {
     clt_str b = {0};
     clt_json_escape(&b, row->label);
     printf("{\"label\":%s,\"batch\":%lld,\"eval_loss\":%.9g,\"eval_perplexity\":%.9g,\"eval_accuracy\":%.9g,"
-           "\"samples\":%lld}\n",
+           "\"samples\":%lld",
            b.s, (long long)row->batch, row->loss, row->perplexity, row->accuracy, (long long)row->samples);
+    if (!isnan(row->accuracy5)) printf(",\"eval_accuracy_top5\":%.9g", row->accuracy5);
+    printf("}\n");
     clt_str_free(&b);
 }
 

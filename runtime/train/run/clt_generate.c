@@ -40,6 +40,9 @@ static clt_status check_vocabulary(const clt_generator *g) {
 static clt_status open_source(clt_generator *g, const clt_generate_params *p) {
     CLT_TRY(clt_inference_open(&g->own, p->source));
     g->facts = g->own.facts;
+    if (!g->facts.generates)
+        return clt_error(CLT_BAD_CONFIG, "%s: this model generates no text: name one of a language model",
+                         p->source);
     g->tok_source = p->tokenizer ? clt_strdup(p->tokenizer) : clt_run_tokenizer_of(g->own.src);
     CLT_TRY(p->tokenizer ? clt_tokenizer_open(g->tok_source, &g->tok)
                          : clt_run_tokenizer_open(g->tok_source, &g->tok));

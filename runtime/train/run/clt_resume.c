@@ -122,6 +122,39 @@ static clt_status check_complete(const clt_run *r, clt_weight_source *src, const
                      clt_weight_source_path(src));
 }
 
+/* Tensor i of the source, as the model needs it. */
+static clt_status resample(const clt_run *r, clt_weight_source *src, int i, const clt_ckpt_tensor *t,
+                           int entry) {
+    const clt_slab_entry *e = &clt_engine_table(r->engine)->entry[entry];
+    float *from = clt_malloc(t->count * sizeof *from), *to = clt_malloc(e->count * sizeof *to);
+    clt_status st = clt_weight_source_read(src, i, 0, from, t->count);
+    if (st == CLT_OK) {
+        clt_model_resample(r->cfg->model, entry, t->shape, from, to);
+        clt_weight_source_replace(src, i, e->shape, to);
+        clt_info("%s is resampled for this model's images", e->name);
+    } else {
+        clt_free(to);
+    }
+    clt_free(from);
+    return st;
+}
+
+/* Tensors that depend on a size which files of other programs may have otherwise. */
+static clt_status resample_all(const clt_run *r, clt_weight_source *src) {
+    const clt_slab_table *table = clt_engine_table(r->engine);
+    for (int entry = 0; entry < table->n; entry++) {
+        const clt_slab_entry *e = &table->entry[entry];
+        const int i = clt_weight_source_checkpoint(src) ? -1 : clt_weight_source_find(src, "weight", e->name);
+        clt_ckpt_tensor t;
+        if (i < 0) continue;
+        clt_weight_source_at(src, i, &t);
+        if (t.dims != e->dims || !memcmp(t.shape, e->shape, (size_t)e->dims * sizeof *e->shape)) continue;
+        if (clt_model_resample(r->cfg->model, entry, t.shape, NULL, NULL))
+            CLT_TRY(resample(r, src, i, &t, entry));
+    }
+    return CLT_OK;
+}
+
 clt_status clt_run_load(clt_run *r, const char *path, bool resume, bool own) {
     const clt_config *c = r->cfg;
     clt_weight_source *src = NULL;
@@ -135,6 +168,7 @@ clt_status clt_run_load(clt_run *r, const char *path, bool resume, bool own) {
     clt_status st = clt_weight_source_open(path, &src);
     if (st == CLT_OK) st = clt_model_weight_map(c->model, clt_engine_table(r->engine), &map);
     if (st == CLT_OK) st = clt_weight_source_use_map(src, clt_engine_table(r->engine), map, opt);
+    if (st == CLT_OK) st = resample_all(r, src);
     if (st == CLT_OK && resume) st = check_complete(r, src, opt);
     if (st == CLT_OK)
         st = clt_weight_source_load(src, clt_engine_table(r->engine), parts, resume ? n : 1, opt);

@@ -33,6 +33,7 @@ typedef struct {
     int64_t batch;
     const char *label;
     double loss, perplexity, accuracy;
+    double accuracy5; /* of the five most likely classes; NaN: not for text */
     int64_t samples;
     double seconds;
 } clt_eval_row;

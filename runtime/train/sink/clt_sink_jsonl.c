@@ -82,6 +82,7 @@ static clt_status jsonl_eval(void *state, const clt_sink_eval *e) {
     number(&b, "eval_loss", r->loss, "%.9g");
     number(&b, "eval_perplexity", r->perplexity, "%.9g");
     number(&b, "eval_accuracy", r->accuracy, "%.9g");
+    if (!isnan(r->accuracy5)) number(&b, "eval_accuracy_top5", r->accuracy5, "%.9g");
     number(&b, "eval_seconds", r->seconds, "%.3f");
     return write_row(state, &b);
 }

@@ -1,0 +1,114 @@
+/* The Vision Transformer as a model family. */
+#include <string.h>
+
+#include "runtime/model/vit/clt_vit_internal.h"
+
+static clt_model_facts facts(const clt_model_config *config) {
+    const clt_vit_config *v = (const clt_vit_config *)config;
+    return (clt_model_facts){
+        .max_seq_len = v->block.max_seq_len, .layers = v->block.n_layers, .layers_key = "depth"};
+}
+
+static char *describe(const clt_model_config *config) {
+    const clt_vit_config *v = (const clt_vit_config *)config;
+    const clt_mpt_config *c = &v->block;
+    return clt_format(
+        "width %lld, %lld blocks, %lld heads, images of %lld x %lld in patches of %lld, %lld classes",
+        (long long)c->d_model, (long long)c->n_layers, (long long)c->n_heads, (long long)v->image_size,
+        (long long)v->image_size, (long long)v->patch_size, (long long)c->vocab_size);
+}
+
+static void set_layers(clt_model_config *config, int64_t layers) {
+    ((clt_vit_config *)config)->block.n_layers = layers;
+}
+
+static clt_batch_layout layout(const clt_model_config *config, int64_t seq) {
+    const clt_vit_config *v = (const clt_vit_config *)config;
+    (void)seq;
+    return clt_image_layout(v->image_size, v->image_size, v->block.vocab_size);
+}
+
+/* Pixels in [-1, 1) and the classes in turn. */
+static void example(const clt_model_config *config, int64_t seq, int64_t samples, void *const field[],
+                    int32_t *sample_targets) {
+    const clt_vit_config *v = (const clt_vit_config *)config;
+    const int64_t pixels = 3 * v->image_size * v->image_size, classes = v->block.vocab_size;
+    float *pixel = field[CLT_IMAGE_PIXELS], *target = field[CLT_IMAGE_TARGETS];
+    uint32_t x = 1;
+    (void)seq;
+    for (int64_t i = 0; i < samples * pixels; i++) {
+        x = x * 1664525u + 1013904223u;
+        pixel[i] = (float)(x >> 8) * 0x1p-23f - 1.0f;
+    }
+    for (int64_t s = 0; s < samples; s++) {
+        ((int32_t *)field[CLT_IMAGE_LABEL])[s] = (int32_t)(s % classes);
+        target[s * classes + s % classes] = 1;
+        sample_targets[s] = 1;
+    }
+}
+
+/* The config.json of timm's models on a hub, beside cltrain's keys. */
+static json_t *hf_config(const clt_model_config *config) {
+    const clt_vit_config *v = (const clt_vit_config *)config;
+    const clt_mpt_config *c = &v->block;
+    json_t *o = clt_vit_to_json(config);
+    json_t *timm = json_pack(
+        "{s:s s:I s:I s:s s:{s:I s:I s:I s:I s:I s:f s:b}}", "architecture", "vit_base_patch16_224",
+        "num_classes", (json_int_t)c->vocab_size, "num_features", (json_int_t)c->d_model, "global_pool",
+        v->average ? "avg" : "token", "model_args", "img_size", (json_int_t)v->image_size, "patch_size",
+        (json_int_t)v->patch_size, "embed_dim", (json_int_t)c->d_model, "depth", (json_int_t)c->n_layers,
+        "num_heads", (json_int_t)c->n_heads, "mlp_ratio", v->mlp_ratio, "qkv_bias", c->attention_bias);
+    json_object_update(o, timm);
+    json_decref(timm);
+    return o;
+}
+
+static const char *hf_differs(const clt_model_config *config) {
+    (void)config;
+    return NULL;
+}
+
+static clt_status plan(const clt_model_config *config, const clt_model_shape *shape, clt_device_type type,
+                       clt_model_memory *memory) {
+    return clt_mpt_plan_as(&clt_vit_ends, config, shape, type, memory);
+}
+
+static clt_status create(const clt_model_config *config, const clt_model_shape *shape, clt_ops *ops,
+                         clt_slab *weights, clt_slab *narrow, clt_model **out) {
+    return clt_mpt_create_as(&clt_vit_ends, config, shape, ops, weights, narrow, out);
+}
+
+static const char *const yaml_names[] = {"vit", NULL}, *const hf_types[] = {"timm_vit", NULL};
+
+const clt_model_family clt_vit_family = {
+    .name = "vit",
+    .yaml_names = yaml_names,
+    .hf_types = hf_types,
+    .config_bytes = sizeof(clt_vit_config),
+    .schema = &clt_vit_schema,
+    .read = clt_vit_read,
+    .to_json = clt_vit_to_json,
+    .facts = facts,
+    .describe = describe,
+    .set_layers = set_layers,
+    .table = clt_vit_table,
+    .init_range = clt_vit_init_range,
+    .train_flops_per_token = clt_vit_train_flops,
+    .units = clt_vit_units,
+    .order = clt_mpt_order,
+    .reads_wide = clt_vit_reads_wide,
+    .resample = clt_vit_resample,
+    .hf_config = hf_config,
+    .hf_differs = hf_differs,
+    .layout = layout,
+    .example = example,
+    .plan = plan,
+    .create = create,
+    .destroy = clt_mpt_destroy,
+    .train = clt_mpt_train,
+    .eval = clt_mpt_eval,
+    .fp8_formats = clt_mpt_fp8_formats,
+    .fp8_amax = clt_mpt_fp8_amax,
+    .fp8_set_scales = clt_mpt_fp8_set_scales,
+    .activation = clt_mpt_activation,
+};

@@ -1,0 +1,24 @@
+#!/bin/bash
+# Weights of timm become a checkpoint and come back with the same bits; what a Vision Transformer cannot do is said.
+cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
+log=$tmp/log
+mkdir "$tmp/timm"
+cp "$golden/vit/model.safetensors" "$tmp/timm/"
+cat >"$tmp/timm/config.json" <<END
+{"model_type": "timm_vit", "image_size": 32, "patch_size": 8, "width": 160, "depth": 3, "heads": 2, "mlp_ratio": 1.2,
+ "classes": 10}
+END
+"$cltrain" ckpt import "$tmp/timm" "$tmp/run" >"$log" 2>&1
+report "import" $?
+"$cltrain" ckpt export "$tmp/run" "$tmp/out" >"$log" 2>&1
+report "export" $?
+"$cltrain" ckpt diff "$tmp/timm/model.safetensors" "$tmp/out/model.safetensors" >"$log" 2>&1
+report "the same bits under the same names" $?
+grep -q '"architecture": "vit_base_patch16_224"' "$tmp/out/config.json" && grep -q '"embed_dim": 160' "$tmp/out/config.json"
+report "config.json is one of timm's" $?
+"$cltrain" ckpt import "$tmp/out" "$tmp/again" >"$log" 2>&1 && "$cltrain" ckpt diff "$tmp/run" "$tmp/again" >>"$log" 2>&1
+report "an export imports" $?
+"$cltrain" generate "$tmp/run" --prompt x >"$log" 2>&1
+[ $? = 78 ] && grep -q "generates no text" "$log"
+report "no text comes from it" $?
+finish
