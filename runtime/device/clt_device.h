@@ -226,7 +226,8 @@ const char *clt_kernel_text(const char *file);
 /* Whether the device can do what a kernel file needs, as the file's own probe says: the kernel
  * `probe(__global const uint *in, __global uint *out)`, built with -DPROBE=1, runs as one work-group (of its
  * reqd_work_group_size, or 64) on in[i] = i and has to give out[i] = in[i]. An unknown file is a no. A build
- * or launch that fails is a no, without a message. The answer is cached for device, driver and text, except
+ * or launch that fails is a no, without a message; so is the quirk dies_of_inline_asm, because on CPUs all of
+ * these probes use inline assembly. The answer is cached for device, driver and text, except
  * for a no because memory or resources ran out. */
 bool clt_device_probe_file(clt_device *dev, const char *file);
 /* All files that are built in. */

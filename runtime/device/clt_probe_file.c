@@ -51,7 +51,7 @@ static int stored(clt_device *dev, const char *name) {
 
 bool clt_device_probe_file(clt_device *dev, const char *file) {
     const char *text = clt_kernel_text(file);
-    if (!text) return false;
+    if (!text || clt_has_quirk(dev, CLT_QUIRK_DIES_OF_INLINE_ASM)) return false;
     clt_hash_state *h = clt_hash_begin();
     const char *part[] = {dev->id, options, text};
     for (size_t i = 0; i < CLT_COUNT_OF(part); i++) clt_hash_add(h, part[i], strlen(part[i]) + 1);

@@ -34,6 +34,12 @@ const clt_quirk_row clt_quirk_rows[] = {
      .types = CLT_TYPE_GPU,
      .quirk = CLT_QUIRK_TAKES_INLINE_ASM,
      .why = "other vendors' compilers may end the process over inline assembly that they do not know"},
+    {.platform = "Portable Computing Language",
+     .types = CLT_TYPE_CPU,
+     .driver_from = "4.0",
+     .driver_before = "7.0",
+     .quirk = CLT_QUIRK_DIES_OF_INLINE_ASM,
+     .why = "handleLocalMemAllocas takes calls without a name for its own and fails an assertion: 5.0, 6.0"},
 };
 const int clt_quirk_rows_count = (int)CLT_COUNT_OF(clt_quirk_rows);
 
@@ -49,6 +55,8 @@ static const struct {
     [CLT_QUIRK_USES_WAITING_THREAD] = {"uses_waiting_thread",
                                        "a thread of cltrain waits inside the driver while the device works"},
     [CLT_QUIRK_TAKES_INLINE_ASM] = {"takes_inline_asm", "inline PTX is probed"},
+    [CLT_QUIRK_DIES_OF_INLINE_ASM] =
+        {"dies_of_inline_asm", "kernels with a CPU's 8-bit instructions are not tried: exact8 is slower"},
 };
 _Static_assert(CLT_COUNT_OF(quirks) == CLT_QUIRKS, "a name and an effect for each quirk");
 

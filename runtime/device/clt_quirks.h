@@ -20,6 +20,7 @@ typedef enum {
                                     */
     CLT_QUIRK_TAKES_INLINE_ASM, /* inline assembly is safe to try: if unknown, the build fails, nothing worse
                                  */
+    CLT_QUIRK_DIES_OF_INLINE_ASM, /* it ends the process that builds a kernel with inline assembly */
     CLT_QUIRKS
 } clt_quirk;
 

@@ -95,6 +95,9 @@ static void known_drivers_have_their_quirks(void **state) {
         device("AMD Accelerated Parallel Processing", "Advanced Micro Devices, Inc.", "gfx942",
                CLT_DEVICE_GPU, "3635.0 (HSA1.1,LC)"),
         device("Oclgrind", "University of Bristol", "Oclgrind Simulator", CLT_DEVICE_CPU, "Oclgrind 21.10"),
+        device("Portable Computing Language", "AuthenticAMD", "cpu-znver4", CLT_DEVICE_CPU, "5.0+debian"),
+        device("Portable Computing Language", "AuthenticAMD", "cpu-znver4", CLT_DEVICE_CPU, "6.0+debian"),
+        device("Portable Computing Language", "AuthenticAMD", "cpu-znver4", CLT_DEVICE_CPU, "7.0"),
         /* PoCL on NVIDIA's GPU: its compiler is not NVIDIA's front end, but its vendor is. */
         device("Portable Computing Language", "NVIDIA Corporation", "CUDA-H200", CLT_DEVICE_GPU, "6.0")};
     static const char *const want[] = {
@@ -104,6 +107,9 @@ static void known_drivers_have_their_quirks(void **state) {
         "takes_inline_asm",
         "",
         "keeps_programs",
+        "keeps_programs compiles_at_launch slow_declarations dies_of_inline_asm",
+        "keeps_programs compiles_at_launch slow_declarations dies_of_inline_asm",
+        "keeps_programs compiles_at_launch slow_declarations",
         "keeps_programs compiles_at_launch slow_declarations takes_inline_asm"};
     for (size_t i = 0; i < CLT_COUNT_OF(f); i++) assert_quirks(&f[i], want[i]);
 }
