@@ -20,6 +20,14 @@ clt_batch_layout clt_image_layout(int64_t height, int64_t width, int64_t classes
                                         [CLT_IMAGE_LABEL] = {"label", sizeof(int32_t)}}};
 }
 
+const clt_batch_field *clt_batch_layout_lacks(const clt_batch_layout *have, const clt_batch_layout *need) {
+    for (int i = 0; i < need->n; i++) {
+        const clt_batch_field *n = &need->field[i], *h = i < have->n ? &have->field[i] : NULL;
+        if (n->bytes && (!h || h->bytes != n->bytes || strcmp(h->name, n->name) != 0)) return n;
+    }
+    return NULL;
+}
+
 clt_batch clt_batch_slice(const clt_batch_layout *l, const clt_batch *b, int64_t at, int64_t n) {
     clt_batch s = *b;
     s.samples = n;

@@ -62,6 +62,10 @@ clt_batch_layout clt_text_layout(int64_t seq, bool seq_ids);
 /* The layout of a batch of images with `height` x `width` pixels. */
 clt_batch_layout clt_image_layout(int64_t height, int64_t width, int64_t classes);
 
+/* The first array that a model with layout `need` reads and batches with layout `have` lack, or have with
+ * another name or size; NULL: there is none. */
+const clt_batch_field *clt_batch_layout_lacks(const clt_batch_layout *have, const clt_batch_layout *need);
+
 /* Samples at to at + n - 1 of b, which must exist. The result points into b's arrays; `first` is moved by
  * `at`. The sums are copied unchanged: `targets` and `tokens` still count all samples of b. */
 clt_batch clt_batch_slice(const clt_batch_layout *l, const clt_batch *b, int64_t at, int64_t n);

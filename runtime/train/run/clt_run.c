@@ -157,6 +157,19 @@ static clt_status check_padding(const clt_config *c, const clt_loader_config *l)
                                      "padding on the right alone: set it to right");
 }
 
+/* A model must not read past a loader's arrays. */
+static clt_status check_layout(const clt_config *c, const clt_loader_config *l, const clt_loader *loader) {
+    const clt_batch_layout need = clt_model_layout(c->model, c->max_seq_len),
+                           *have = clt_loader_layout(loader);
+    const clt_batch_field *lacks = clt_batch_layout_lacks(have, &need);
+    if (!lacks) return CLT_OK;
+    return clt_error(
+        CLT_BAD_CONFIG,
+        "the model reads '%s' of %zu bytes per sample, which the data of '%s' do not have: they are %s; "
+        "choose a loader of the model's kind",
+        lacks->name, lacks->bytes, l->label ? l->label : "train_loader", have->field[0].name);
+}
+
 clt_status clt_run_open_loader(clt_run *r, const clt_loader_config *l, bool eval, int64_t max_rows,
                                clt_loader **out) {
     const clt_model_facts model = clt_model_get_facts(r->cfg->model);
@@ -175,6 +188,7 @@ clt_status clt_run_open_loader(clt_run *r, const clt_loader_config *l, bool eval
                          "the evaluation data '%s' has %lld samples, less than a batch of %lld, and "
                          "drop_last skips incomplete batches: set drop_last: false",
                          l->label, (long long)clt_loader_num_samples(*out), (long long)max_rows);
+    if (st == CLT_OK && !model.seq_ids) st = check_layout(r->cfg, l, *out);
     if (st == CLT_OK && model.seq_ids && !clt_loader_layout(*out)->field[CLT_TEXT_SEQ_IDS].bytes)
         return clt_error(CLT_BAD_CONFIG, "model.attn_config.attn_uses_sequence_id needs eos_token_id or "
                                          "bos_token_id in the loader's dataset section");
