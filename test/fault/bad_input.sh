@@ -321,6 +321,7 @@ killed_rank() {
         max_duration=100000ba scheduler.t_max=100000ba save_interval=2ba) >"$tmp/kill.log" 2>&1 &
     pid=$!
     wait_for_steps "$tmp/kill" 4
+    while kill -0 $pid 2>/dev/null && ! compgen -G "$tmp/kill/ep*" >/dev/null; do sleep 0.05; done # saved beside training
     began=$(now)
     kill -KILL "$(pgrep -f "cltrain train.*save_folder=$tmp/kill" | tail -n 1)"
     wait $pid
