@@ -118,15 +118,19 @@ void clt_ckpt_writer_destroy(clt_ckpt_writer *w); /* NULL is allowed; a save in 
 
 /* Begins a save. `name` is one path component. When it returns the slabs may change, and so may `state`.
  * Failures of one rank's device or disk are kept for finish; only what every rank knows fails here, and then
- * finish must not be called. */
+ * finish must not be called. With `snapshot`, begin makes no request of remote storage: what has the name is
+ * examined while the copy is written, and finish refuses. */
 clt_status clt_ckpt_save_begin(clt_ckpt_writer *w, const char *name, const clt_checkpoint_state *state);
-/* Not collective: whether this rank's share is written, so that finish would not wait for it. */
+/* Not collective: whether finish, or next, would not wait for this rank. */
 bool clt_ckpt_save_ready(clt_ckpt_writer *w);
-/* Waits, commits, verifies, prunes. On remote storage the hint file is written and old checkpoints are
- * removed by a thread, which the next begin and destroy wait for. CLT_OK: the checkpoint is durable.
- * Otherwise what was written is removed, one warning says so, and earlier checkpoints are untouched. A
- * checkpoint of this name that this run has already saved for this batch is CLT_OK; another one of this name
- * is CLT_IO unless overwrite is set. */
+/* Once every rank is ready: begins what is next, in the background. true: the save has ended, and finish does
+ * not wait. Otherwise training continues until every rank is ready again. */
+bool clt_ckpt_save_next(clt_ckpt_writer *w);
+/* Waits, commits, verifies, prunes. On remote storage, or after clt_ckpt_save_next, the hint file is written
+ * and old checkpoints are removed by a thread, which the next begin and destroy wait for. CLT_OK: the
+ * checkpoint is durable. Otherwise what was written is removed, one warning says so, and earlier checkpoints
+ * are untouched. A checkpoint of this name that this run has already saved for this batch is CLT_OK; another
+ * one of this name is CLT_IO unless overwrite is set. */
 clt_status clt_ckpt_save_finish(clt_ckpt_writer *w);
 /* begin and finish; waits for that thread, too. */
 clt_status clt_ckpt_save(clt_ckpt_writer *w, const char *name, const clt_checkpoint_state *state);

@@ -41,25 +41,28 @@ bool clt_ckpt_name_is_special(const char *name) {
 }
 
 /* Overwriting deletes what is there. */
-static clt_status check_overwritable(const char *path) {
+static clt_status check_overwritable(const char *path, const char *own) {
     clt_strv names = {0};
     clt_status st = clt_io_list(path, &names);
-    bool usable = names.n == 0;
-    for (size_t i = 0; i < names.n; i++)
+    bool usable = false, others = false;
+    for (size_t i = 0; i < names.n; i++) {
+        if (own && !strncmp(names.v[i], own, strlen(own))) continue;
+        others = true;
         usable |= !strcmp(names.v[i], CLT_MANIFEST) || !strncmp(names.v[i], "data.", 5);
+    }
     clt_strv_free(&names);
-    if (st != CLT_OK || usable) return st;
+    if (st != CLT_OK || usable || !others) return st;
     return clt_error(
         CLT_IO, "%s is a folder but not a checkpoint, and is not overwritten; choose another name", path);
 }
 
-clt_status clt_ckpt_check_name(const char *path, bool exists, bool overwrite) {
+clt_status clt_ckpt_check_name(const char *path, bool exists, bool overwrite, const char *own) {
     if (exists && !overwrite)
         return clt_error(CLT_IO,
                          "%s exists already and is not overwritten; choose another name or folder, or allow "
                          "it (save_overwrite: true, ckpt import --overwrite)",
                          path);
-    return clt_io_is_dir(path) ? check_overwritable(path) : CLT_OK;
+    return clt_io_is_dir(path) ? check_overwritable(path, own) : CLT_OK;
 }
 
 /* --- the end of a save --- */

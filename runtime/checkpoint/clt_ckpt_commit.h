@@ -43,7 +43,8 @@ typedef struct {
     char *(*path)(const char *final, const char *run_id);
     char *(*file)(const clt_ckpt_commit *c, int rank);
     /* Makes c->path ready to be written to, without anything in it. CLT_IO: NAME exists and overwrite is off,
-     * or NAME is a folder but no checkpoint. */
+     * or NAME is a folder but no checkpoint. Where storage has no folders (CLT_IO_HAS_FOLDERS) the ranks may
+     * be writing their files already. */
     clt_status (*begin)(clt_ckpt_commit *c);
     /* The caller has made all data files durable. Writes the manifest durably, then gives NAME to the new
      * checkpoint, durably. CLT_IO also if NAME appeared since begin. */
@@ -51,8 +52,8 @@ typedef struct {
     /* After publish failed, or what it published cannot be read: gives NAME back what it was before. Where
      * that fails, a warning says so, or c->moved names the old checkpoint. */
     void (*retract)(clt_ckpt_commit *c);
-    /* Ends a save that was not published, or was retracted: removes what it wrote, unless c->moved is set:
-     * `path` may be the only other copy. Prints nothing. */
+    /* Ends a save that was refused, not published, or retracted: removes what it wrote, unless c->moved is
+     * set: `path` may be the only other copy. Prints nothing. */
     void (*discard)(clt_ckpt_commit *c);
     /* Ends a save that was published and read back: removes what NAME was before. */
     clt_status (*finish)(clt_ckpt_commit *c);
@@ -110,8 +111,9 @@ void clt_ckpt_commit_hint(const clt_ckpt_commit *c, const char *latest);
 void clt_ckpt_commit_prune(const clt_ckpt_commit *c, int64_t keep);
 
 /* For begin: CLT_IO with a message if `path` exists and `overwrite` is off, or if it is a folder with other
- * files than a checkpoint's: a run or what a user keeps there. */
-clt_status clt_ckpt_check_name(const char *path, bool exists, bool overwrite);
+ * files than a checkpoint's: a run or what a user keeps there. Files that begin with `own` (NULL: none) are
+ * this save's and do not count. */
+clt_status clt_ckpt_check_name(const char *path, bool exists, bool overwrite, const char *own);
 
 /* Names with ".tmp." or ".superseded." are not checkpoints, whatever the strategy. */
 bool clt_ckpt_name_is_special(const char *name);

@@ -69,6 +69,31 @@ clt_status clt_manifest_lists(const clt_man_tensor *tensor, size_t tensors, cons
                               size_t files, const clt_man_chunk *chunk, size_t chunks, clt_str *out);
 void clt_manifest_seal(clt_str *text);
 
+/* --- the plan (clt_ckpt_plan.c) --- */
+
+/* A chunk of the whole checkpoint; the list is the same on every rank. */
+typedef struct {
+    int part, entry;
+    int owner; /* the rank that writes it */
+    uint32_t count;
+    uint64_t first;
+} clt_ckpt_plan_item;
+
+typedef struct {
+    clt_ckpt_plan_item *item; /* by part, tensor and first element */
+    size_t n;
+    size_t mine; /* items of this rank */
+} clt_ckpt_plan;
+
+/* Parts that are on every rank are divided into even shares of elements, in the order of the plan: a chunk
+ * belongs to the rank in whose share it begins. A chunk of a sharded part belongs to its owner. CLT_FAIL,
+ * CLT_NO_MEMORY. The caller frees out->item. */
+clt_status clt_ckpt_plan_make(const clt_ckpt_writer_params *p, clt_ckpt_plan *out);
+/* Appends lists and hash to the head of a manifest. rows: those of rank 0, then those of rank 1, and so on; a
+ * rank's in the order of the plan. CLT_NO_MEMORY. */
+clt_status clt_ckpt_plan_manifest(const clt_ckpt_plan *plan, const clt_ckpt_writer_params *p,
+                                  const clt_ckpt_commit *commit, const clt_ckpt_stored *rows, clt_str *head);
+
 /* --- one chunk (clt_ckpt_chunk.c) --- */
 
 /* Contexts and a buffer for one thread. */
@@ -122,14 +147,16 @@ typedef struct clt_pipe clt_pipe;
  * CLT_NO_MEMORY. */
 clt_status clt_pipe_create(int threads, int buffers, size_t chunks, size_t count, clt_pipe **out);
 void clt_pipe_destroy(clt_pipe *p); /* NULL is allowed */
-/* Starts a file of `chunks` chunks; rows[i] gets where chunk i went. With 0 chunks there is no file. */
+/* Starts a file of `chunks` chunks; rows[i] gets where chunk i went. With 0 chunks there is no file. Makes no
+ * request of remote storage. */
 void clt_pipe_start(clt_pipe *p, const char *path, size_t chunks, clt_ckpt_stored *rows);
 /* A free buffer; waits for one. NULL: writing has failed. */
 float *clt_pipe_buffer(clt_pipe *p);
 /* The next chunk; `data` from clt_pipe_buffer (from_pipe) is returned to it, other memory must live until
  * finish. */
 void clt_pipe_submit(clt_pipe *p, float *data, size_t count, bool from_pipe);
-/* No more chunks follow, because the producer failed with `st`. */
+/* No more chunks follow, because the producer failed with `st`; or all were submitted, and those that are not
+ * written yet are not needed. */
 void clt_pipe_cancel(clt_pipe *p, clt_status st);
 bool clt_pipe_ready(clt_pipe *p);
 clt_status clt_pipe_finish(clt_pipe *p); /* waits */

@@ -122,15 +122,16 @@ static clt_status keep_old(clt_ckpt_commit *c, const char *manifest) {
 }
 
 static clt_status begin(clt_ckpt_commit *c) {
-    char *manifest = manifest_of(c->final);
+    char *manifest = manifest_of(c->final), *own = file_prefix(c);
     int e = clt_io_version(manifest, c->version);
     clt_status st = CLT_OK;
     if (e && e != ENOENT)
         st = clt_error(CLT_IO, "cannot stat %s: %s", manifest, clt_io_explain(manifest, e));
     else
-        st = clt_ckpt_check_name(c->final, !e || clt_io_is_file(c->final), c->overwrite);
+        st = clt_ckpt_check_name(c->final, !e || clt_io_is_file(c->final), c->overwrite, own);
     if (e) c->version[0] = 0;
     if (st == CLT_OK && !e) st = keep_old(c, manifest);
+    clt_free(own);
     clt_free(manifest);
     return st;
 }

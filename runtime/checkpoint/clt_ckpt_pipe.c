@@ -51,15 +51,23 @@ static uint64_t take_place(clt_pipe *p, size_t i, uint64_t bytes) {
     return at;
 }
 
-/* Every chunk has its turn to write, also after a failure. */
-static void wait_for_turn(clt_pipe *p, size_t i) {
-    pthread_mutex_lock(&p->lock);
-    while (p->written != i) pthread_cond_wait(&p->changed, &p->lock);
-    pthread_mutex_unlock(&p->lock);
+/* Called with the lock held; returns with it held. */
+static void fail(clt_pipe *p, clt_status st) {
+    if (p->status == CLT_OK) p->status = st;
 }
 
-static void end_turn(clt_pipe *p) {
+/* Every chunk has its turn to write, also after a failure, which it gets. */
+static clt_status wait_for_turn(clt_pipe *p, size_t i) {
     pthread_mutex_lock(&p->lock);
+    while (p->written != i) pthread_cond_wait(&p->changed, &p->lock);
+    clt_status st = p->status;
+    pthread_mutex_unlock(&p->lock);
+    return st;
+}
+
+static void end_turn(clt_pipe *p, clt_status st) {
+    pthread_mutex_lock(&p->lock);
+    if (st != CLT_OK) fail(p, st);
     p->written++;
     pthread_cond_broadcast(&p->changed);
     pthread_mutex_unlock(&p->lock);
@@ -69,9 +77,13 @@ static clt_status write_chunk(clt_pipe *p, size_t i, clt_chunk_codec *codec, boo
     clt_ckpt_stored *row = &p->row[i];
     clt_status st = skip ? CLT_FAIL : clt_chunk_encode(codec, p->jobs[i].data, p->jobs[i].count, row);
     row->offset = take_place(p, i, st == CLT_OK ? row->stored : 0);
-    if (p->ordered) wait_for_turn(p, i);
+    if (p->ordered) {
+        const clt_status before = wait_for_turn(p, i);
+        if (st == CLT_OK) st = before;
+        if (st == CLT_OK && i == 0) st = clt_file_open(p->path, CLT_IO_CREATE_NEW, &p->file);
+    }
     if (st == CLT_OK) st = clt_file_pwrite(p->file, clt_chunk_codec_buffer(codec), row->stored, row->offset);
-    if (p->ordered) end_turn(p);
+    if (p->ordered) end_turn(p, st);
     return st;
 }
 
@@ -113,11 +125,6 @@ static clt_status close_file(clt_pipe *p, clt_chunk_codec *codec) {
     }
     CLT_TRY(clt_file_close(f));
     return p->ordered ? check_size(p) : CLT_OK;
-}
-
-/* Called with the lock held; returns with it held. */
-static void fail(clt_pipe *p, clt_status st) {
-    if (p->status == CLT_OK) p->status = st;
 }
 
 static void end_if_done(clt_pipe *p, clt_chunk_codec *codec) {
@@ -244,7 +251,8 @@ void clt_pipe_start(clt_pipe *p, const char *path, size_t chunks, clt_ckpt_store
     p->finished = chunks == 0;
     if (p->buffers) memcpy(p->free_buffer, p->buffer, (size_t)p->buffers * sizeof *p->buffer);
     p->free_buffers = p->buffers;
-    if (chunks) p->status = clt_file_open(path, CLT_IO_CREATE_NEW, &p->file);
+    /* A remote file is opened by the thread that writes its first chunk. */
+    if (chunks && !p->ordered) p->status = clt_file_open(path, CLT_IO_CREATE_NEW, &p->file);
     pthread_mutex_unlock(&p->lock);
 }
 

@@ -24,7 +24,7 @@ static char *file_name(const clt_ckpt_commit *c, int rank) {
 static clt_status begin(clt_ckpt_commit *c) {
     clt_io_info info;
     if (clt_io_try_stat(c->final, &info) == 0 && info.kind != CLT_IO_ABSENT)
-        CLT_TRY(clt_ckpt_check_name(c->final, true, c->overwrite));
+        CLT_TRY(clt_ckpt_check_name(c->final, true, c->overwrite, NULL));
     CLT_TRY(clt_io_remove_tree(c->path));
     return clt_io_mkdir(c->path); /* the rename and the sync after it make it durable */
 }

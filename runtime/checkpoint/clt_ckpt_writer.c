@@ -6,81 +6,73 @@
 
 #include "runtime/base/clt_thread.h"
 
-/* A chunk of the whole checkpoint; the list is the same on every rank. */
+/* Work on rank 0 in a thread, while training continues. The thread prints its own messages. */
 typedef struct {
-    int part, entry;
-    int owner; /* the rank that writes it */
-    uint32_t count;
-    uint64_t first;
-} plan_item;
+    pthread_t thread;
+    bool running;     /* to be joined */
+    atomic_bool done; /* st is set; the thread may continue with what nobody waits for */
+    clt_status st;
+} background;
+
+typedef enum {
+    WRITING,    /* the ranks write their chunks, and rank 0 examines the name */
+    COMMITTING, /* rank 0 commits */
+    ENDED
+} save_phase;
 
 struct clt_ckpt_writer {
     clt_ckpt_writer_params p;
-    clt_ckpt_part *parts;
     const clt_ckpt_commit_ops *how;
     char *folder, *latest;
     char run_id[CLT_RUN_ID_BYTES];
 
-    plan_item *plan;
-    size_t plan_count;
-    size_t mine;          /* items of this rank */
-    clt_ckpt_stored *row; /* of this rank's items, in the plan's order */
+    clt_ckpt_plan plan;
+    clt_ckpt_stored *row; /* of this rank's chunks, in the plan's order */
     clt_pipe *pipe;
     float *arena; /* snapshot: this rank's share */
 
     /* the save in progress */
     bool active;
+    save_phase phase;
+    clt_status st;           /* of ENDED */
     bool skip;               /* this run has saved this batch under this name before */
     clt_ckpt_commit *commit; /* on every rank; the strategy's functions run on rank 0 */
     int64_t batch;
-    clt_str head; /* rank 0: the manifest's text up to the lists */
+    clt_str head;          /* rank 0: the manifest's text up to the lists */
+    clt_ckpt_stored *rows; /* rank 0, of COMMITTING: every rank's */
 
-    /* rank 0: what follows a commit, while training continues */
-    bool tidying;
-    pthread_t tidier;
-    clt_ckpt_commit *tidied;
+    /* rank 0 */
+    background opening;      /* examines the name */
+    background closing;      /* commits, then does what follows a commit */
+    clt_ckpt_commit *tidied; /* what `closing` still needs of the last save */
 };
 
 clt_ckpt_writer_params clt_ckpt_writer_params_default(void) {
     return (clt_ckpt_writer_params){.keep = -1, .threads = -1};
 }
 
-/* --- the plan: which rank writes what --- */
-
-/* Counts chunks, and the elements that are on every rank, and allocates the plan. */
-static clt_status allocate_plan(clt_ckpt_writer *w, uint64_t *elements) {
-    const clt_slab_table *t = w->p.table;
-    *elements = 0;
-    for (int part = 0; part < w->p.part_count; part++)
-        for (int e = 0; e < t->n; e++) {
-            if (!w->parts[part].shards) *elements += t->entry[e].count;
-            w->plan_count += CLT_CEIL_DIV(t->entry[e].count, (uint64_t)CLT_CKPT_CHUNK);
-        }
-    w->plan = clt_try_calloc(w->plan_count, sizeof *w->plan);
-    return w->plan ? CLT_OK : clt_no_memory("the plan of a checkpoint", w->plan_count * sizeof *w->plan);
+static bool is_remote(const clt_ckpt_writer *w) {
+    return !clt_io_can(w->folder, CLT_IO_HAS_FOLDERS);
 }
 
-/* Parts that are on every rank are divided into even shares of elements, in the order of the plan: a chunk
- * belongs to the rank in whose share it begins. A chunk of a sharded part belongs to its owner. */
-static clt_status make_plan(clt_ckpt_writer *w) {
-    const clt_slab_table *t = w->p.table;
-    const uint64_t size = (uint64_t)clt_ckpt_size(w->p.group);
-    uint64_t elements, seen = 0, even = 0;
-    size_t n = 0;
-    CLT_TRY(clt_ckpt_check_shards(w->p.group, w->parts, w->p.part_count));
-    CLT_TRY(allocate_plan(w, &elements));
-    for (int part = 0; part < w->p.part_count; part++)
-        for (int e = 0; e < t->n; e++)
-            for (uint64_t first = 0; first < t->entry[e].count; first += CLT_CKPT_CHUNK) {
-                const uint64_t count = CLT_MIN((uint64_t)CLT_CKPT_CHUNK, t->entry[e].count - first);
-                const clt_shards *s = w->parts[part].shards;
-                while (!s && even + 1 < size && seen >= elements / size * (even + 1)) even++;
-                const int owner = s ? clt_shards_owner(s, t->entry[e].offset + first) : (int)even;
-                w->plan[n++] = (plan_item){part, e, owner, (uint32_t)count, first};
-                w->mine += owner == clt_ckpt_rank(w->p.group);
-                if (!s) seen += count;
-            }
-    return CLT_OK;
+/* --- threads of rank 0 --- */
+
+/* Without a thread fn is called here. */
+static void start(background *b, void *(*fn)(void *), clt_ckpt_writer *w) {
+    b->st = CLT_OK;
+    atomic_store(&b->done, false);
+    b->running = clt_thread_start(&b->thread, fn, w) == 0;
+    if (!b->running) fn(w);
+}
+
+static void decide(background *b, clt_status st) {
+    b->st = st;
+    atomic_store(&b->done, true);
+}
+
+static void join(background *b) {
+    if (b->running) pthread_join(b->thread, NULL);
+    b->running = false;
 }
 
 /* --- creation --- */
@@ -118,27 +110,27 @@ static clt_status prepare_folder(const clt_ckpt_writer *w) {
 static clt_status allocate_buffers(clt_ckpt_writer *w) {
     int threads = w->p.threads < 0 ? default_threads(w->p.group) : w->p.threads;
     uint64_t share = 0, largest = 1;
-    CLT_TRY(make_plan(w));
-    for (size_t i = 0; i < w->plan_count; i++) {
-        if (w->plan[i].owner != clt_ckpt_rank(w->p.group)) continue;
-        share += w->plan[i].count;
-        largest = CLT_MAX(largest, w->plan[i].count);
+    CLT_TRY(clt_ckpt_plan_make(&w->p, &w->plan));
+    for (size_t i = 0; i < w->plan.n; i++) {
+        if (w->plan.item[i].owner != clt_ckpt_rank(w->p.group)) continue;
+        share += w->plan.item[i].count;
+        largest = CLT_MAX(largest, w->plan.item[i].count);
     }
-    w->row = clt_try_calloc(w->mine, sizeof *w->row);
-    if (!w->row) return clt_no_memory("the list of a checkpoint's chunks", w->mine * sizeof *w->row);
+    w->row = clt_try_calloc(w->plan.mine, sizeof *w->row);
+    if (!w->row) return clt_no_memory("the list of a checkpoint's chunks", w->plan.mine * sizeof *w->row);
     if (w->p.snapshot) {
         w->arena = clt_try_aligned_alloc((size_t)share * sizeof *w->arena);
         if (!w->arena)
             return clt_no_memory("the copy of the state from which a checkpoint is written",
                                  share * sizeof *w->arena);
     }
-    return clt_pipe_create(threads, w->p.snapshot ? 0 : threads + 2, w->mine, (size_t)largest, &w->pipe);
+    return clt_pipe_create(threads, w->p.snapshot ? 0 : threads + 2, w->plan.mine, (size_t)largest, &w->pipe);
 }
 
 clt_status clt_ckpt_writer_create(const clt_ckpt_writer_params *p, clt_ckpt_writer **out) {
     clt_ckpt_writer *w = clt_calloc(1, sizeof *w);
     w->p = *p;
-    w->parts = clt_memdup(p->parts, (size_t)p->part_count * sizeof *p->parts);
+    w->p.parts = clt_memdup(p->parts, (size_t)p->part_count * sizeof *p->parts);
     w->folder = clt_strdup(p->folder);
     w->latest = clt_strdup(p->latest ? p->latest : CLT_CKPT_LATEST);
     snprintf(w->run_id, sizeof w->run_id, "%s", p->run_id);
@@ -156,28 +148,33 @@ clt_status clt_ckpt_writer_create(const clt_ckpt_writer_params *p, clt_ckpt_writ
 static void forget_save(clt_ckpt_writer *w) {
     clt_ckpt_commit_destroy(w->commit);
     clt_str_free(&w->head);
+    clt_free(w->rows);
     w->commit = NULL;
+    w->rows = NULL;
     w->active = w->skip = false;
 }
 
 static void end_tidying(clt_ckpt_writer *w) {
-    if (!w->tidying) return;
-    pthread_join(w->tidier, NULL);
+    join(&w->closing);
     clt_ckpt_commit_destroy(w->tidied);
     w->tidied = NULL;
-    w->tidying = false;
 }
 
 void clt_ckpt_writer_destroy(clt_ckpt_writer *w) {
     if (!w) return;
+    join(&w->opening);
+    join(&w->closing);
+    if (w->tidied == w->commit) w->tidied = NULL;
     end_tidying(w);
     clt_pipe_destroy(w->pipe);
-    if (w->active && !w->skip && clt_ckpt_rank(w->p.group) == 0) w->how->discard(w->commit);
+    const bool committed =
+        w->phase == COMMITTING ? w->closing.st == CLT_OK : w->phase == ENDED && w->st == CLT_OK;
+    if (w->active && !w->skip && !committed && clt_ckpt_rank(w->p.group) == 0) w->how->discard(w->commit);
     forget_save(w);
-    clt_free(w->parts);
+    clt_free((void *)w->p.parts);
     clt_free(w->folder);
     clt_free(w->latest);
-    clt_free(w->plan);
+    clt_free(w->plan.item);
     clt_free(w->row);
     clt_free(w->arena);
     clt_free(w);
@@ -195,39 +192,95 @@ static clt_status saved_before(clt_ckpt_writer *w) {
     return CLT_OK;
 }
 
-/* Rank 0: checks the name, makes the place to write to, and writes the manifest's head. */
-static clt_status open_save(clt_ckpt_writer *w, const clt_checkpoint_state *state) {
+/* Rank 0: examines what has the name, and makes the place to write to. */
+static clt_status open_save(clt_ckpt_writer *w) {
+    CLT_TRY(saved_before(w));
+    return w->skip ? CLT_OK : w->how->begin(w->commit);
+}
+
+static void *open_behind(void *arg) {
+    clt_ckpt_writer *w = arg;
+    const clt_status st = open_save(w);
+    if (st != CLT_OK || w->skip)
+        clt_pipe_cancel(w->pipe, CLT_IO); /* what is still to be written is not needed */
+    decide(&w->opening, st);
+    return NULL;
+}
+
+/* Each request costs remote storage some of a step's time, so a copy of the state is taken first, and the
+ * requests are made while it is written: no other save has its data files. A save without a copy waits for
+ * the storage anyway, and a file system needs a folder for the files. */
+static bool opens_behind(const clt_ckpt_writer *w) {
+    return w->arena && is_remote(w);
+}
+
+/* Rank 0: what can be refused without reading this rank's share. */
+static clt_status prepare_save(clt_ckpt_writer *w, const clt_checkpoint_state *state) {
     const char *name = w->commit->name;
     if (!clt_path_is_safe(name) || strchr(name, '/') || clt_ckpt_name_is_special(name))
         return clt_error(CLT_BAD_CONFIG,
                          "'%s' is not a usable name for a checkpoint (save_filename): it must be one path "
                          "component without '.tmp.' and '.superseded.'",
                          name);
-    CLT_TRY(saved_before(w));
-    if (w->skip) return CLT_OK;
-    CLT_TRY(clt_manifest_head(name, w->run_id, clt_wall(), state, &w->head));
-    return w->how->begin(w->commit);
+    if (!opens_behind(w)) CLT_TRY(open_save(w));
+    return w->skip ? CLT_OK : clt_manifest_head(name, w->run_id, clt_wall(), state, &w->head);
 }
 
-/* Passes this rank's chunks to the pipe, which keeps a failure for finish. */
-static void feed(clt_ckpt_writer *w) {
-    float *at = w->arena;
-    for (size_t i = 0; i < w->plan_count; i++) {
-        const plan_item *c = &w->plan[i];
+/* Passes this rank's chunks to the pipe as they are read. */
+static clt_status feed(clt_ckpt_writer *w) {
+    for (size_t i = 0; i < w->plan.n; i++) {
+        const clt_ckpt_plan_item *c = &w->plan.item[i];
         if (c->owner != clt_ckpt_rank(w->p.group)) continue;
-        float *to = w->p.snapshot ? at : clt_pipe_buffer(w->pipe);
-        if (!to) {
-            clt_pipe_cancel(w->pipe, CLT_IO);
-            return;
-        }
-        clt_status st = clt_ckpt_part_read(&w->parts[c->part], w->p.table, c->entry, c->first, to, c->count);
-        if (st != CLT_OK) {
-            clt_pipe_cancel(w->pipe, st);
-            return;
-        }
-        clt_pipe_submit(w->pipe, to, c->count, !w->p.snapshot);
-        at += c->count;
+        float *to = clt_pipe_buffer(w->pipe);
+        if (!to) return CLT_IO;
+        CLT_TRY(clt_ckpt_part_read(&w->p.parts[c->part], w->p.table, c->entry, c->first, to, c->count));
+        clt_pipe_submit(w->pipe, to, c->count, true);
     }
+    return CLT_OK;
+}
+
+/* Copies this rank's share; consecutive chunks of a tensor at once. */
+static clt_status take_copy(clt_ckpt_writer *w) {
+    const int rank = clt_ckpt_rank(w->p.group);
+    float *to = w->arena;
+    for (size_t i = 0; i < w->plan.n;) {
+        const clt_ckpt_plan_item *c = &w->plan.item[i];
+        uint64_t count = 0;
+        for (; i < w->plan.n; i++) {
+            const clt_ckpt_plan_item *next = &w->plan.item[i];
+            if (next->owner != c->owner || next->part != c->part || next->entry != c->entry) break;
+            count += next->count;
+        }
+        if (c->owner != rank) continue;
+        CLT_TRY(clt_ckpt_part_read(&w->p.parts[c->part], w->p.table, c->entry, c->first, to, count));
+        to += count;
+    }
+    return CLT_OK;
+}
+
+static void submit_copy(clt_ckpt_writer *w) {
+    float *at = w->arena;
+    for (size_t i = 0; i < w->plan.n; i++) {
+        if (w->plan.item[i].owner != clt_ckpt_rank(w->p.group)) continue;
+        clt_pipe_submit(w->pipe, at, w->plan.item[i].count, false);
+        at += w->plan.item[i].count;
+    }
+}
+
+/* The pipe keeps a failure for finish. */
+static void begin_writing(clt_ckpt_writer *w) {
+    char *file = w->how->file(w->commit, clt_ckpt_rank(w->p.group));
+    char *path = clt_path_join(w->commit->path, file);
+    /* The pipe's threads start behind the copy: they would take memory bandwidth and CPU time from it. */
+    clt_status st = w->arena ? take_copy(w) : CLT_OK;
+    clt_pipe_start(w->pipe, path, w->plan.mine, w->row);
+    if (st == CLT_OK && w->arena)
+        submit_copy(w);
+    else if (st == CLT_OK)
+        st = feed(w);
+    if (st != CLT_OK) clt_pipe_cancel(w->pipe, st);
+    clt_free(path);
+    clt_free(file);
 }
 
 clt_status clt_ckpt_save_begin(clt_ckpt_writer *w, const char *name, const clt_checkpoint_state *state) {
@@ -243,7 +296,7 @@ clt_status clt_ckpt_save_begin(clt_ckpt_writer *w, const char *name, const clt_c
     w->commit = clt_ckpt_commit_create(w->how, w->folder, name, w->run_id, w->p.overwrite);
     w->batch = state->batch;
     if (rank == 0) {
-        first.st = open_save(w, state);
+        first.st = prepare_save(w, state);
         first.skip = w->skip;
         first.save = w->commit->save = 1 + atomic_fetch_add(&saves, 1);
     }
@@ -257,24 +310,28 @@ clt_status clt_ckpt_save_begin(clt_ckpt_writer *w, const char *name, const clt_c
     w->active = true;
     w->skip = first.skip;
     w->commit->save = first.save;
+    w->phase = w->skip ? ENDED : WRITING;
+    w->st = CLT_OK;
     if (w->skip) return CLT_OK;
-    char *file = w->how->file(w->commit, rank), *path = clt_path_join(w->commit->path, file);
-    clt_pipe_start(w->pipe, path, w->mine, w->row);
-    feed(w);
-    clt_free(path);
-    clt_free(file);
+    begin_writing(w);
+    if (rank == 0 && opens_behind(w))
+        start(&w->opening, open_behind, w);
+    else
+        decide(&w->opening, CLT_OK);
     return CLT_OK;
 }
 
 bool clt_ckpt_save_ready(clt_ckpt_writer *w) {
-    return !w->active || w->skip || clt_pipe_ready(w->pipe);
+    if (!w->active || w->phase == ENDED) return true;
+    if (w->phase == COMMITTING) return atomic_load(&w->closing.done);
+    return clt_pipe_ready(w->pipe) && atomic_load(&w->opening.done);
 }
 
 /* --- finish --- */
 
 /* Every rank's rows: those of rank 0, then those of rank 1, and so on; a rank's in the order of the plan. */
 static clt_status gather_rows(clt_ckpt_writer *w, clt_ckpt_stored **rows) {
-    size_t bytes = w->mine * sizeof *w->row;
+    size_t bytes = w->plan.mine * sizeof *w->row;
     if (!w->p.group) {
         *rows = clt_try_malloc(bytes);
         if (!*rows) return clt_no_memory("the list of a checkpoint's chunks", bytes);
@@ -289,81 +346,12 @@ static clt_status gather_rows(clt_ckpt_writer *w, clt_ckpt_stored **rows) {
     return st;
 }
 
-/* What the manifest lists. */
-typedef struct {
-    clt_man_tensor *tensor;
-    clt_man_file *file;
-    clt_man_chunk *chunk;
-    size_t tensors, files;
-} lists;
-
-static void free_lists(lists *l) {
-    for (size_t f = 0; f < l->files; f++) clt_free(l->file[f].name);
-    clt_free(l->tensor);
-    clt_free(l->file);
-    clt_free(l->chunk);
-}
-
-static clt_status allocate_lists(const clt_ckpt_writer *w, lists *l) {
-    size_t ranks = (size_t)clt_ckpt_size(w->p.group);
-    l->tensors = (size_t)w->p.part_count * (size_t)w->p.table->n;
-    l->tensor = clt_try_calloc(l->tensors, sizeof *l->tensor);
-    l->file = clt_try_calloc(ranks, sizeof *l->file);
-    l->chunk = clt_try_calloc(w->plan_count, sizeof *l->chunk);
-    if (l->tensor && l->file && l->chunk) return CLT_OK;
-    return clt_no_memory("the lists of a checkpoint's manifest", l->tensors * sizeof *l->tensor +
-                                                                     ranks * sizeof *l->file +
-                                                                     w->plan_count * sizeof *l->chunk);
-}
-
-static void fill_lists(const clt_ckpt_writer *w, const clt_ckpt_stored *rows, lists *l) {
-    const clt_slab_table *t = w->p.table;
-    for (size_t i = 0; i < l->tensors; i++) {
-        const clt_slab_entry *e = &t->entry[i % (size_t)t->n];
-        l->tensor[i] = (clt_man_tensor){
-            .role = (char *)w->parts[i / (size_t)t->n].role, .name = e->name, .dims = e->dims};
-        memcpy(l->tensor[i].shape, e->shape, sizeof e->shape);
-    }
-    const size_t ranks = (size_t)clt_ckpt_size(w->p.group);
-    size_t *chunks = clt_calloc(ranks, sizeof *chunks), *row = clt_calloc(ranks, sizeof *row);
-    uint32_t *file = clt_calloc(ranks, sizeof *file);
-    for (size_t i = 0; i < w->plan_count; i++) chunks[w->plan[i].owner]++;
-    for (size_t r = 0, rows_before = 0; r < ranks; rows_before += chunks[r++]) {
-        row[r] = rows_before;
-        file[r] = (uint32_t)l->files;
-        if (chunks[r]) l->file[l->files++].name = w->how->file(w->commit, (int)r);
-    }
-    for (size_t i = 0; i < w->plan_count; i++) {
-        const plan_item *c = &w->plan[i];
-        l->chunk[i] = (clt_man_chunk){.tensor = (uint32_t)(c->part * t->n + c->entry),
-                                      .file = file[c->owner],
-                                      .count = c->count,
-                                      .first = c->first,
-                                      .at = rows[row[c->owner]++]};
-        l->file[file[c->owner]].bytes += l->chunk[i].at.stored;
-    }
-    clt_free(file);
-    clt_free(row);
-    clt_free(chunks);
-}
-
-/* Appends the lists of tensors, files and chunks to the head. */
-static clt_status complete_manifest(clt_ckpt_writer *w, const clt_ckpt_stored *rows) {
-    lists l = {0};
-    clt_status st = allocate_lists(w, &l);
-    if (st == CLT_OK) {
-        fill_lists(w, rows, &l);
-        st = clt_manifest_lists(l.tensor, l.tensors, l.file, l.files, l.chunk, w->plan_count, &w->head);
-    }
-    if (st == CLT_OK) clt_manifest_seal(&w->head);
-    free_lists(&l);
-    return st;
-}
-
-static clt_status commit(clt_ckpt_writer *w, const clt_ckpt_stored *rows) {
-    CLT_TRY(complete_manifest(w, rows));
+/* In the calling thread. */
+static void commit(clt_ckpt_writer *w) {
+    clt_status st = clt_ckpt_plan_manifest(&w->plan, &w->p, w->commit, w->rows, &w->head);
     /* The ranks read back the data files that they wrote. */
-    return clt_ckpt_commit_publish(w->commit, w->p.lock, w->head.s, w->head.len);
+    if (st == CLT_OK) st = clt_ckpt_commit_publish(w->commit, w->p.lock, w->head.s, w->head.len);
+    decide(&w->closing, st);
 }
 
 static void after_commit(const clt_ckpt_writer *w, clt_ckpt_commit *c) {
@@ -374,23 +362,37 @@ static void after_commit(const clt_ckpt_writer *w, clt_ckpt_commit *c) {
 }
 
 static void *tidy(void *arg) {
-    clt_ckpt_writer *w = arg;
+    const clt_ckpt_writer *w = arg;
     after_commit(w, w->tidied);
+    return NULL;
+}
+
+/* From `done` on w->commit is the main thread's. */
+static void *close_behind(void *arg) {
+    clt_ckpt_writer *w = arg;
+    clt_ckpt_commit *c = w->tidied = w->commit;
+    commit(w);
+    if (w->closing.st == CLT_OK) after_commit(w, c);
     return NULL;
 }
 
 /* Each file costs remote storage a request or two, one after the other: training does not wait for them. */
 static void begin_tidying(clt_ckpt_writer *w) {
+    const bool begun = w->tidied; /* by close_behind */
     w->tidied = w->commit;
     w->commit = NULL;
-    w->tidying = !clt_io_can(w->folder, CLT_IO_HAS_FOLDERS) && clt_thread_start(&w->tidier, tidy, w) == 0;
-    if (w->tidying) return;
-    after_commit(w, w->tidied);
-    clt_ckpt_commit_destroy(w->tidied);
-    w->tidied = NULL;
+    if (begun) return;
+    if (is_remote(w)) {
+        start(&w->closing, tidy, w);
+    } else {
+        tidy(w);
+        end_tidying(w);
+    }
 }
 
-static void after_failure(const clt_ckpt_writer *w) {
+static void after_failure(clt_ckpt_writer *w) {
+    join(&w->closing);
+    w->tidied = NULL;
     w->how->discard(w->commit);
     if (w->commit->moved)
         clt_warn("checkpoint %s was not saved safely; the one before it is %s now", w->commit->final,
@@ -399,23 +401,56 @@ static void after_failure(const clt_ckpt_writer *w) {
         clt_warn("checkpoint %s was not saved; the checkpoints before it are untouched", w->commit->final);
 }
 
-static clt_status finish(clt_ckpt_writer *w) {
+/* Waits for this rank's chunks and, on rank 0, the examination of the name. */
+static clt_status end_writing(clt_ckpt_writer *w) {
     clt_group *g = w->p.group;
-    clt_ckpt_stored *rows = NULL;
-    CLT_TRY(clt_ckpt_agree(g, clt_pipe_finish(w->pipe)));
-    CLT_TRY(gather_rows(w, &rows));
-    clt_status st = clt_ckpt_rank(g) == 0 ? commit(w, rows) : CLT_OK;
-    clt_free(rows);
-    return clt_ckpt_agree(g, st);
+    const clt_status written = clt_pipe_finish(w->pipe);
+    join(&w->opening);
+    struct {
+        clt_status st;
+        bool skip;
+    } opened = {w->opening.st, w->skip};
+    CLT_TRY(clt_ckpt_broadcast(g, &opened, sizeof opened));
+    w->skip = opened.skip;
+    if (opened.st != CLT_OK || w->skip) return opened.st;
+    CLT_TRY(clt_ckpt_agree(g, written));
+    return gather_rows(w, &w->rows);
+}
+
+/* The next phase. behind: rank 0 commits in a thread. */
+static void advance(clt_ckpt_writer *w, bool behind) {
+    if (w->phase == COMMITTING) {
+        if (!atomic_load(&w->closing.done)) join(&w->closing);
+        w->st = clt_ckpt_agree(w->p.group, w->closing.st);
+        w->phase = ENDED;
+        return;
+    }
+    w->st = end_writing(w);
+    w->phase = w->st != CLT_OK || w->skip ? ENDED : COMMITTING;
+    if (w->phase == ENDED) return;
+    if (clt_ckpt_rank(w->p.group) != 0)
+        decide(&w->closing, CLT_OK);
+    else if (behind)
+        start(&w->closing, close_behind, w);
+    else
+        commit(w);
+}
+
+bool clt_ckpt_save_next(clt_ckpt_writer *w) {
+    if (w->active && w->phase != ENDED) advance(w, true);
+    return !w->active || w->phase == ENDED;
 }
 
 clt_status clt_ckpt_save_finish(clt_ckpt_writer *w) {
     if (!w->active) return clt_error(CLT_FAIL, "no save is in progress");
-    clt_status st = w->skip ? CLT_OK : finish(w);
-    if (!w->skip && clt_ckpt_rank(w->p.group) == 0) {
-        if (st == CLT_OK)
+    while (w->phase != ENDED) advance(w, false);
+    const clt_status st = w->st;
+    if (clt_ckpt_rank(w->p.group) == 0) {
+        if (w->skip && opens_behind(w))
+            w->how->discard(w->commit);
+        else if (!w->skip && st == CLT_OK)
             begin_tidying(w);
-        else
+        else if (!w->skip)
             after_failure(w);
     }
     forget_save(w);

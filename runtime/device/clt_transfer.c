@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+#include "runtime/base/clt_thread.h"
+
 /* Bytes of the largest block, which is also the most that is moved at once, and of the smallest. */
 enum { BLOCK = 16 << 20, SMALLEST_BLOCK = 64 << 10 };
 
@@ -120,6 +122,29 @@ void clt_transfer_free(clt_device *dev) {
     if (dev->side) clReleaseCommandQueue(dev->side);
 }
 
+/* --- copies between host memory --- */
+
+enum { SLICE = 2 << 20, COPY_THREADS = 4 };
+
+typedef struct {
+    char *dst;
+    const char *src;
+    size_t bytes;
+} host_copy;
+
+static void copy_slice(void *ctx, size_t i) {
+    const host_copy *c = ctx;
+    const size_t at = i * SLICE;
+    memcpy(c->dst + at, c->src + at, CLT_MIN(c->bytes - at, (size_t)SLICE));
+}
+
+/* One thread cannot use a machine's memory bandwidth. */
+static void copy_large(void *dst, const void *src, size_t bytes) {
+    host_copy c = {dst, src, bytes};
+    clt_parallel_for(CLT_CEIL_DIV(bytes, (size_t)SLICE), CLT_MIN(clt_cpu_count(), COPY_THREADS), copy_slice,
+                     &c);
+}
+
 /* --- writing and reading --- */
 
 clt_status clt_pinned_wait(clt_device *dev) {
@@ -231,6 +256,14 @@ clt_status clt_buffer_read_end(clt_later *l, void *dst) {
     return st;
 }
 
+/* A CPU device computes in host memory: mapping moves nothing. */
+static clt_status read_mapped(clt_buffer *b, size_t offset, void *dst, size_t bytes) {
+    void *at;
+    CLT_TRY(clt_buffer_map(b, false, offset, bytes, &at));
+    copy_large(dst, at, bytes);
+    return clt_buffer_unmap(b, at);
+}
+
 clt_status clt_buffer_read(clt_buffer *b, size_t offset, void *dst, size_t bytes) {
     CLT_TRY(clt_buffer_check(b, offset, bytes, "reading"));
     if (bytes == 0) return CLT_OK;
@@ -240,10 +273,11 @@ clt_status clt_buffer_read(clt_buffer *b, size_t offset, void *dst, size_t bytes
     }
     if (b->pinned) {
         CLT_TRY(clt_pinned_wait(b->dev));
-        memcpy(dst, (const char *)b->host + offset, bytes);
+        copy_large(dst, (const char *)b->host + offset, bytes);
         return CLT_OK;
     }
     if (b->dev->facts.type != CLT_DEVICE_CPU) return read_staged(b, offset, dst, bytes);
+    if (bytes > BLOCK) return read_mapped(b, offset, dst, bytes);
     cl_event e;
     CLT_CL(b->dev,
            clEnqueueReadBuffer(clt_queue_next(b->dev), b->mem, CL_FALSE, offset, bytes, dst, 0, NULL, &e),

@@ -314,7 +314,11 @@ clt_status clt_run_save_poll(clt_run *r) {
     if (!r->saves.pending.active) return CLT_OK;
     int64_t busy = !clt_ckpt_save_ready(r->saves.writer);
     CLT_TRY(clt_group_max_i64(r->group, &busy, 1));
-    if (!busy) clt_run_save_finish(r);
+    if (busy) return CLT_OK;
+    const double start = clt_now();
+    const bool ended = clt_ckpt_save_next(r->saves.writer);
+    r->saves.pending.stall += clt_now() - start;
+    if (ended) clt_run_save_finish(r);
     return CLT_OK;
 }
 
