@@ -51,7 +51,7 @@ failures() {
 run_one() { run_and_report "$@" >"$logs/said.$BASHPID"; cat "$logs/said.$BASHPID"; rm -f "$logs/said.$BASHPID"; }
 
 run_and_report() {
-    local name=$1 limit=$LIMIT own log start seconds code
+    local name=$1 limit=$LIMIT own log start seconds code cpu TIMEFORMAT='%U %S'
     shift
     log=$logs/$(echo "$name" | tr / _).log
     if [[ $name == *.sh ]]; then
@@ -59,12 +59,14 @@ run_and_report() {
         limit=${own:-$LIMIT}
     fi
     start=$(date +%s.%N)
-    timeout -k 10 "$limit" "$@" >"$log" 2>&1 </dev/null
+    { time timeout -k 10 "$limit" "$@" >"$log" 2>&1 </dev/null; } 2>"$log.cpu"
     code=$?
+    cpu=$(awk '{ printf "%.1f", $1 + $2 }' "$log.cpu")
+    rm -f "$log.cpu"
     seconds=$(awk -v a="$start" -v b="$(date +%s.%N)" 'BEGIN { printf "%.1f", b - a }')
     if [ $code = 0 ]; then
         echo passed >>"$results"
-        printf 'PASS  %-44s %7s s\n' "$name" "$seconds"
+        printf 'PASS  %-44s %7s s, %7s s of CPU\n' "$name" "$seconds" "$cpu"
         grep -hi '^skip' "$log" | sed 's/^/      /'
         return
     fi
