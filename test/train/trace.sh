@@ -62,7 +62,7 @@ for rank in 0, 1:
     for e in of(rank, "copies"):
         speed = e["args"]["bytes"] / e["dur"] / 1e3 if e["dur"] > 1 else None
         assert not speed or abs(e["args"]["GB/s"] / speed - 1) < 0.01, e
-    assert {e["name"] for e in of(rank, "additions")} == ({"add"} if queues == 3 else set())
+    assert {e["name"] for e in of(rank, "additions")} == ({"sum_parts"} if queues == 3 else set())
 print(weights, given, taken)
 # What one of two ranks hands out, the other one takes. In stage 1 each weight and its gradient travel once in a step.
 assert given == taken and set(given) == {"reduce-scatter", "all-gather", "all-gather of numbers"}
