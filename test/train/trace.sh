@@ -62,7 +62,9 @@ for rank in 0, 1:
     for e in of(rank, "copies"):
         speed = e["args"]["bytes"] / e["dur"] / 1e3 if e["dur"] > 1 else None
         assert not speed or abs(e["args"]["GB/s"] / speed - 1) < 0.01, e
-    assert {e["name"] for e in of(rank, "additions")} == ({"sum_parts"} if queues == 3 else set())
+    # One kernel where the ranks' sums are all there is, one for each addition where earlier rounds have left some.
+    names = {e["name"] for e in of(rank, "additions")}
+    assert names <= {"sum_parts", "add"} and bool(names) == (queues == 3)
 print(weights, given, taken)
 # What one of two ranks hands out, the other one takes. In stage 1 each weight and its gradient travel once in a step.
 assert given == taken and set(given) == {"reduce-scatter", "all-gather", "all-gather of numbers"}
