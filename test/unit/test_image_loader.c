@@ -36,7 +36,7 @@ static clt_loader_params augmented(const char *local) {
     clt_loader_params p = params(local);
     p.image.transform.random_crop = true;
     p.image.transform.flip = 0.5;
-    p.image.transform.seed = p.image.mix.seed = 3;
+    p.shuffle_seed = p.image.mix.seed = 3;
     p.image.mix.mixup = 0.8;
     p.image.mix.cutmix = 1;
     p.image.smoothing = 0.1;

@@ -259,6 +259,7 @@ static clt_status open_reader(image_reader *r, const clt_loader_params *p) {
     const int64_t size = p->image.transform.size;
     CLT_TRY(clt_image_check_build());
     r->p = p->image;
+    r->p.transform.seed = r->p.mix.seed = p->shuffle_seed;
     r->eval = p->eval;
     r->batch = CLT_MAX(p->global_batch, 1);
     if (r->p.max_pixels == 0) r->p.max_pixels = CLT_IMAGE_PIXELS_MOST;

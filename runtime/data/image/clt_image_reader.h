@@ -7,6 +7,7 @@
 #include "runtime/data/image/clt_image_transform.h"
 
 typedef struct {
+    /* Their seeds are the loader's shuffle_seed. */
     clt_image_transform transform;
     clt_image_mix_params mix; /* ignored in an evaluation */
     int64_t classes;          /* labels are in [0, classes) */
