@@ -12,7 +12,9 @@
 typedef enum {
     CLT_RNG_INIT = 1,    /* initial weights: {low and high half of element / 4, tensor index, 0} */
     CLT_RNG_DROPOUT = 2, /* dropout: {low half of the step, sample, layer and site, element / 4} */
-    CLT_RNG_SAMPLE = 3   /* generated tokens: {low and high half of the token's position, 0, 0} */
+    CLT_RNG_SAMPLE = 3,  /* generated tokens: {low and high half of the token's position, 0, 0} */
+    CLT_RNG_AUGMENT = 4, /* a picture of training: {low and high half of the sample, epoch, choice} */
+    CLT_RNG_MIX = 5 /* mixing of pictures: {low and high half of the batch in its epoch, epoch, choice} */
 } clt_rng_purpose;
 
 /* out[0..3] = philox4x32-10(counter, key) */

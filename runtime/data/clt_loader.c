@@ -20,6 +20,8 @@ typedef struct {
     rows key;
     clt_status st;
     int64_t *samples;
+    int64_t *positions; /* in the epoch; this and the next: NULL without read_rows */
+    clt_sample_counts *counts;
     int32_t *targets; /* of each sample */
     void *field[CLT_BATCH_MAX_FIELDS];
     clt_sample_counts all;
@@ -57,6 +59,7 @@ void clt_loader_params_default(clt_loader_params *p) {
                              .max_rows = 1,
                              .download_retry = CLT_FETCH_RETRIES,
                              .download_timeout = CLT_FETCH_TIMEOUT};
+    clt_image_params_default(&p->image);
 }
 
 /* The samples at some positions; readers with rows of their own take the positions themselves. */
@@ -116,12 +119,36 @@ clt_loader_stalls clt_loader_get_stalls(const clt_loader *l) {
     return s;
 }
 
-static clt_status fill(clt_loader *l, buffer *b) {
+static void count_row(buffer *b, int64_t i, const clt_sample_counts *one) {
+    b->targets[i] = (int32_t)one->targets;
+    b->all.targets += one->targets;
+    b->all.tokens += one->tokens;
+}
+
+static clt_status sample_at(void *loader, int64_t epoch, int64_t position, int64_t *sample) {
+    return find_samples(loader, epoch, (clt_loader_rows){position, 1}, sample);
+}
+
+/* All rows by one call of the reader. */
+static clt_status fill_at_once(clt_loader *l, buffer *b) {
+    for (int64_t k = 0, at = 0; k < b->key.n; k++)
+        for (int64_t i = 0; i < b->key.part[k].count; i++) b->positions[at++] = b->key.part[k].first + i;
+    const clt_reader_request q = {.epoch = b->key.epoch,
+                                  .count = b->key.count,
+                                  .rows = clt_loader_num_samples(l),
+                                  .samples = b->samples,
+                                  .positions = b->positions,
+                                  .field = b->field,
+                                  .counts = b->counts,
+                                  .sample_at = sample_at,
+                                  .loader = l};
+    CLT_TRY(l->reader->ops->read_rows(l->reader, &q));
+    for (int64_t i = 0; i < b->key.count; i++) count_row(b, i, &b->counts[i]);
+    return CLT_OK;
+}
+
+static clt_status fill_one_by_one(clt_loader *l, buffer *b) {
     const clt_batch_layout *layout = &l->reader->layout;
-    b->all = (clt_sample_counts){0};
-    for (int64_t k = 0, at = 0; k < b->key.n; at += b->key.part[k++].count)
-        CLT_TRY(find_samples(l, b->key.epoch, b->key.part[k], b->samples + at));
-    announce(l, b, l->begun); /* the first request shares the line with no shard that it does not need */
     for (int64_t i = 0; i < b->key.count; i++) {
         void *row[CLT_BATCH_MAX_FIELDS] = {NULL};
         clt_sample_counts one = {0};
@@ -129,10 +156,17 @@ static clt_status fill(clt_loader *l, buffer *b) {
             if (b->field[f]) row[f] = (char *)b->field[f] + (size_t)i * layout->field[f].bytes;
         CLT_TRY(l->reader->ops->read(l->reader, b->samples[i], b->key.epoch, row, &one));
         if (!l->sequence) b->samples[i] = one.sample;
-        b->targets[i] = (int32_t)one.targets;
-        b->all.targets += one.targets;
-        b->all.tokens += one.tokens;
+        count_row(b, i, &one);
     }
+    return CLT_OK;
+}
+
+static clt_status fill(clt_loader *l, buffer *b) {
+    b->all = (clt_sample_counts){0};
+    for (int64_t k = 0, at = 0; k < b->key.n; at += b->key.part[k++].count)
+        CLT_TRY(find_samples(l, b->key.epoch, b->key.part[k], b->samples + at));
+    announce(l, b, l->begun); /* the first request shares the line with no shard that it does not need */
+    CLT_TRY(l->reader->ops->read_rows ? fill_at_once(l, b) : fill_one_by_one(l, b));
     if (!l->begun) announce(l, b, true);
     l->begun = true;
     return CLT_OK;
@@ -299,6 +333,12 @@ static clt_status allocate(const clt_loader *l, buffer *b) {
     b->samples = clt_try_calloc(n, sizeof *b->samples);
     b->targets = clt_try_calloc(n, sizeof *b->targets);
     bool good = b->samples && b->targets;
+    if (l->reader->ops->read_rows) {
+        b->positions = clt_try_calloc(n, sizeof *b->positions);
+        b->counts = clt_try_calloc(n, sizeof *b->counts);
+        bytes += sizeof *b->positions + sizeof *b->counts;
+        good = good && b->positions && b->counts;
+    }
     for (int f = 0; f < layout->n && good; f++) {
         if (!layout->field[f].bytes) continue;
         b->field[f] = clt_try_calloc(n, layout->field[f].bytes);
@@ -326,7 +366,8 @@ static clt_status open_all(clt_loader *l, const clt_loader_params *p) {
         with.fetch = l->fetch;
         p = &with;
     }
-    CLT_TRY(p->finetuning      ? clt_finetune_reader_open(p, &l->reader)
+    CLT_TRY(p->images          ? clt_image_reader_open(p, &l->reader)
+            : p->finetuning    ? clt_finetune_reader_open(p, &l->reader)
             : p->n_streams > 0 ? clt_streams_reader_open(p, &l->reader)
                                : clt_text_reader_open(p, &l->reader));
     const clt_reader *r = l->reader;
@@ -365,6 +406,8 @@ void clt_loader_close(clt_loader *l) {
         clt_free(l->buffers[i].key.part);
         clt_free(l->buffers[i].samples);
         clt_free(l->buffers[i].targets);
+        clt_free(l->buffers[i].positions);
+        clt_free(l->buffers[i].counts);
         for (int f = 0; f < CLT_BATCH_MAX_FIELDS; f++) clt_free(l->buffers[i].field[f]);
     }
     clt_sequence_close(l->sequence);

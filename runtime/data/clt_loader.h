@@ -12,6 +12,7 @@
 #include "runtime/base/clt_batch.h"
 #include "runtime/data/clt_fetch.h"
 #include "runtime/data/finetune/clt_finetune.h"
+#include "runtime/data/image/clt_image_reader.h"
 
 /* One of several data sets; NULL: as the loader's. */
 typedef struct {
@@ -60,6 +61,8 @@ typedef struct {
     size_t cache_bytes;                 /* for decompressed shards; 0: 1 GiB (one shard at least) */
     bool finetuning;                    /* prompts and responses instead of text, as the next member says */
     clt_finetune_params finetune;
+    bool images; /* pictures instead of text, as the next member says */
+    clt_image_params image;
     clt_fetch *fetch; /* the loader's own; callers leave it NULL */
 } clt_loader_params;
 

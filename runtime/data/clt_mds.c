@@ -129,6 +129,10 @@ const char *clt_mds_json_column(const clt_mds *m) {
     return sc->has_json ? sc->columns[sc->main].name : NULL;
 }
 
+bool clt_mds_has_pictures(const clt_mds *m) {
+    return m->s.x.shards[0].schema->has_pictures;
+}
+
 void clt_mds_shard_info(const clt_mds *m, size_t shard, clt_mds_shard *out) {
     const mds_shard *s = &m->s.x.shards[shard];
     const mds_file *f = s->use_zip ? &s->zip : &s->raw;
@@ -360,8 +364,11 @@ static clt_status find_tokens(clt_mds *m, const place *p, range *r, int *dtype, 
     return CLT_OK;
 }
 
-/* What the loader finetuning reads is refused for others. */
-static clt_status refuse_finetuning(const clt_mds *m) {
+/* What the loaders finetuning and image read is refused for others. */
+static clt_status refuse_other_loaders(const clt_mds *m) {
+    const mds_schema *sc = m->s.x.shards[0].schema;
+    if (sc->has_pictures && sc->main == sc->picture)
+        return clt_error(CLT_BAD_CONFIG, "%s holds pictures: use the loader image", m->dir);
     if (!clt_mds_has_pairs(m) && !clt_mds_json_column(m)) return CLT_OK;
     return clt_error(CLT_BAD_CONFIG, "%s holds %s: use the loader finetuning", m->dir,
                      clt_mds_has_pairs(m) ? "prompts and responses" : clt_mds_json_column(m));
@@ -373,7 +380,7 @@ clt_status clt_mds_get_tokens(clt_mds *m, int64_t sample, int64_t max_tokens, in
     range r;
     int dtype;
     int64_t n;
-    CLT_TRY(refuse_finetuning(m));
+    CLT_TRY(refuse_other_loaders(m));
     if (!clt_mds_has_tokens(m))
         return clt_error(
             CLT_BAD_CONFIG,
@@ -416,7 +423,7 @@ static clt_status get_column(clt_mds *m, const place *p, size_t column, clt_str 
 clt_status clt_mds_get_text(clt_mds *m, int64_t sample, clt_str *out) {
     place p;
     if (clt_mds_has_tokens(m)) return clt_error(CLT_BAD_CONFIG, "%s holds tokens, not text", m->dir);
-    CLT_TRY(refuse_finetuning(m));
+    CLT_TRY(refuse_other_loaders(m));
     CLT_TRY(find_sample(m, sample, &p));
     return get_column(m, &p, m->s.x.shards[p.shard].schema->main, out);
 }
@@ -440,6 +447,34 @@ clt_status clt_mds_get_json(clt_mds *m, int64_t sample, clt_str *out) {
         return clt_error(CLT_BAD_CONFIG, "%s has no JSON column messages or turns", m->dir);
     CLT_TRY(find_sample(m, sample, &p));
     return get_column(m, &p, m->s.x.shards[p.shard].schema->main, out);
+}
+
+/* --- pictures --- */
+
+clt_status clt_mds_get_picture(clt_mds *m, int64_t sample, clt_mds_picture *out) {
+    place p;
+    range r;
+    _Alignas(8) char value[8];
+    if (!clt_mds_has_pictures(m))
+        return clt_error(CLT_BAD_CONFIG,
+                         "%s has no column of pictures (jpeg, png or pil) with a label (int) beside it, or "
+                         "several: name them image and label",
+                         m->dir);
+    CLT_TRY(find_sample(m, sample, &p));
+    const mds_schema *sc = m->s.x.shards[p.shard].schema;
+    const mds_column *label = &sc->columns[sc->label];
+    CLT_TRY(find_column(m, &p, sc->label, &r));
+    CLT_TRY(mds_shard_read(&m->s, p.shard, r.begin, (size_t)label->size, value));
+    out->label = element(label->dtype, value, 0);
+    CLT_TRY(find_column(m, &p, sc->picture, &r));
+    const size_t n = (size_t)(r.end - r.begin);
+    out->bytes.len = 0;
+    if (!clt_str_try_reserve(&out->bytes, n)) return clt_no_memory(p.text, n);
+    CLT_TRY(mds_shard_read(&m->s, p.shard, r.begin, n, out->bytes.s));
+    out->bytes.len = n;
+    out->pil = strcmp(sc->columns[sc->picture].encoding, "pil") == 0;
+    memcpy(out->what, p.text, sizeof out->what);
+    return CLT_OK;
 }
 
 /* --- verification --- */

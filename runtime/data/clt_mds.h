@@ -65,6 +65,10 @@ bool clt_mds_has_pairs(const clt_mds *m);
 /* The name of the JSON column, messages or turns, if samples hold it and none of the others; else NULL. */
 const char *clt_mds_json_column(const clt_mds *m);
 
+/* True if samples hold a picture and its label: a column jpeg, png or pil and one of whole numbers. Which
+ * ones, if there are several: named image, x, img, jpg, jpeg or png, and label, y, class or cls. */
+bool clt_mds_has_pictures(const clt_mds *m);
+
 /* Tokens of a sample (0 <= sample < N), at most max_tokens, into tokens; *num_tokens = how many were written.
  * *full_length (may be NULL) = how many the sample has. With vocab_size > 0 every id must be in [0,
  * vocab_size), otherwise it must fit int32. CLT_BAD_DATA names sample and position. Makes no allocation when
@@ -78,6 +82,16 @@ clt_status clt_mds_get_text(clt_mds *m, int64_t sample, clt_str *out);
 clt_status clt_mds_get_pair(clt_mds *m, int64_t sample, clt_str *prompt, clt_str *response);
 /* The JSON column of a sample, verified to be UTF-8; replaces *out. CLT_BAD_CONFIG: there is none. */
 clt_status clt_mds_get_json(clt_mds *m, int64_t sample, clt_str *out);
+
+typedef struct {
+    clt_str bytes; /* as in the file, not decoded */
+    bool pil;      /* raw pixels with Streaming's header; false: a JPEG or a PNG */
+    int64_t label;
+    char what[1024]; /* file and sample, for messages */
+} clt_mds_picture;
+/* Picture and label of a sample; replaces *out, whose memory is reused ({0} at first; clt_str_free frees it).
+ * CLT_BAD_CONFIG: the samples hold none. */
+clt_status clt_mds_get_picture(clt_mds *m, int64_t sample, clt_mds_picture *out);
 
 /* Called at intervals with the number of shards and samples that are done. */
 typedef void clt_mds_progress(void *user, size_t shards_done, int64_t samples_done);

@@ -23,8 +23,8 @@ static const struct {
     {"uint64", MDS_U64, 8},  {"int64", MDS_I64, 8},  {"float64", MDS_F64, 8},
 };
 
-static const char *const variable_encodings[] = {"str_int",   "str_float",  "str_decimal", "pil",
-                                                 "jpeg",      "png",        "jpeg_array",  "jpegarray",
+static const char *const picture_encodings[] = {"pil", "jpeg", "png", "jpeg_array", "jpegarray"};
+static const char *const variable_encodings[] = {"str_int",   "str_float",  "str_decimal",
                                                  "list[pil]", "list[jpeg]", "list[png]"};
 
 int64_t mds_dtype_size(int dtype) {
@@ -75,6 +75,12 @@ static bool parse_ndarray(const char *s, mds_column *c) {
     return true;
 }
 
+static bool listed(const char *s, const char *const *list, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(s, list[i]) == 0) return true;
+    return false;
+}
+
 /* Fills kind, dtype, shape and the size that the encoding implies. */
 static bool parse_encoding(mds_column *c) {
     const char *s = c->encoding;
@@ -87,15 +93,17 @@ static bool parse_encoding(mds_column *c) {
         c->kind = MDS_STR;
     else if (strcmp(s, "json") == 0)
         c->kind = MDS_JSON;
-    else if (strcmp(s, "int") == 0)
-        c->size = 8;
-    else if (mds_dtype_find(s, strlen(s)))
-        c->size = mds_dtype_size(mds_dtype_find(s, strlen(s)));
-    else {
-        for (size_t i = 0; i < CLT_COUNT_OF(variable_encodings); i++)
-            if (strcmp(s, variable_encodings[i]) == 0) return true;
-        return false;
-    }
+    else if (strcmp(s, "int") == 0 || mds_dtype_find(s, strlen(s))) {
+        const int dtype = strcmp(s, "int") == 0 ? MDS_I64 : mds_dtype_find(s, strlen(s));
+        c->size = mds_dtype_size(dtype);
+        if (mds_dtype_is_integer(dtype)) {
+            c->kind = MDS_INT;
+            c->dtype = dtype;
+        }
+    } else if (listed(s, picture_encodings, CLT_COUNT_OF(picture_encodings)))
+        c->kind = MDS_PICTURE;
+    else
+        return listed(s, variable_encodings, CLT_COUNT_OF(variable_encodings));
     return true;
 }
 
@@ -142,8 +150,30 @@ static size_t find_column(const mds_schema *s, mds_kind kind, const char *name, 
     return s->n;
 }
 
+/* The column of a kind with one of the names, else the only one of that kind; s->n: there is none. */
+static size_t find_named_or_only(const mds_schema *s, mds_kind kind, const char *const *names, size_t n) {
+    size_t found = s->n, count = 0;
+    for (size_t i = 0; i < s->n; i++) {
+        if (s->columns[i].kind != kind) continue;
+        if (listed(s->columns[i].name, names, n)) return i;
+        found = i;
+        count++;
+    }
+    return count == 1 ? found : s->n;
+}
+
+static void find_picture(mds_schema *s) {
+    static const char *const pictures[] = {"image", "x", "img", "jpg", "jpeg", "png"}, *const labels[] = {
+                                                                                           "label", "y",
+                                                                                           "class", "cls"};
+    s->picture = find_named_or_only(s, MDS_PICTURE, pictures, CLT_COUNT_OF(pictures));
+    s->label = find_named_or_only(s, MDS_INT, labels, CLT_COUNT_OF(labels));
+    s->has_pictures = s->picture < s->n && s->label < s->n;
+}
+
 /* Which column a run reads, and whether it can. */
 static clt_status choose_column(mds_schema *s, const char *what) {
+    find_picture(s);
     for (size_t i = 0; i < s->n; i++) {
         mds_column *c = &s->columns[i];
         if (strcmp(c->name, "tokens") != 0) continue;
@@ -166,9 +196,12 @@ static clt_status choose_column(mds_schema *s, const char *what) {
     if (s->main == s->n) s->main = find_column(s, MDS_JSON, "messages", "messages");
     s->has_json = s->main < s->n;
     if (s->has_json) return CLT_OK;
+    s->main = s->picture;
+    if (s->has_pictures) return CLT_OK;
     return clt_error(CLT_BAD_DATA,
-                     "%s: no column tokens or text, not both of prompt and response, and no JSON column "
-                     "messages or turns; a run needs one of them (`cltrain data convert` writes tokens)",
+                     "%s: no column tokens or text, not both of prompt and response, no JSON column messages "
+                     "or turns, and no picture (jpeg, png, pil) with a label (int); a run needs one of them "
+                     "(`cltrain data convert` writes tokens)",
                      what);
 }
 
@@ -360,7 +393,8 @@ static clt_status read_shard(json_t *shard, const char *what, mds_shard *s) {
 }
 
 static bool same_use(const mds_schema *a, const mds_schema *b) {
-    return a->has_tokens == b->has_tokens && a->has_pairs == b->has_pairs && a->has_json == b->has_json;
+    return a->has_tokens == b->has_tokens && a->has_pairs == b->has_pairs && a->has_json == b->has_json &&
+           a->has_pictures == b->has_pictures;
 }
 
 /* Consecutive shards with the same columns share one schema. */

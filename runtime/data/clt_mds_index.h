@@ -5,7 +5,7 @@
 #include "runtime/base/clt_io.h"
 #include "runtime/data/clt_codec.h"
 
-typedef enum { MDS_BYTES, MDS_STR, MDS_JSON, MDS_NDARRAY, MDS_OTHER } mds_kind;
+typedef enum { MDS_BYTES, MDS_STR, MDS_JSON, MDS_NDARRAY, MDS_INT, MDS_PICTURE, MDS_OTHER } mds_kind;
 
 /* Element types by their codes in array headers; 0: not known from the encoding. */
 enum {
@@ -25,7 +25,7 @@ enum {
 typedef struct {
     char *name, *encoding;
     mds_kind kind;
-    int dtype;        /* of an ndarray whose encoding names it, else 0 */
+    int dtype;        /* of a whole number, and of an ndarray whose encoding names it; else 0 */
     int64_t size;     /* bytes when fixed, else -1 */
     int ndim;         /* of an ndarray whose encoding has a shape, else 0 */
     int64_t elements; /* product of that shape */
@@ -39,7 +39,9 @@ typedef struct {
     bool has_tokens;
     bool has_pairs; /* `main` is prompt, and `response` the column that belongs to it */
     size_t response;
-    bool has_json; /* `main` is turns or messages */
+    bool has_json;         /* `main` is turns or messages */
+    bool has_pictures;     /* column `picture` is a picture and `label` its class */
+    size_t picture, label; /* `main` is `picture` where there is none of the others */
 } mds_schema;
 
 typedef struct {

@@ -18,12 +18,27 @@ typedef struct {
     int64_t sample;  /* readers with rows of their own: the first sample of the row */
 } clt_sample_counts;
 
+/* A whole request, for readers that fill its rows at once. */
+typedef struct {
+    int64_t epoch, count, rows; /* rows: positions of an epoch */
+    const int64_t *samples;     /* [count] */
+    const int64_t *positions;   /* [count] in the epoch */
+    void *const *field;         /* arrays of the layout, [count] each */
+    clt_sample_counts *counts;  /* [count] to fill */
+    /* The sample at a position that the request need not have. */
+    clt_status (*sample_at)(void *loader, int64_t epoch, int64_t position, int64_t *sample);
+    void *loader;
+} clt_reader_request;
+
 typedef struct {
     const char *name;
     /* Fills row[i], layout.field[i].bytes each (NULL: the field is absent), with a sample of epoch `epoch`.
      */
     clt_status (*read)(clt_reader *r, int64_t sample, int64_t epoch, void *const row[CLT_BATCH_MAX_FIELDS],
                        clt_sample_counts *out);
+    /* Instead of `read`, where what a row holds depends on its position, or rows are filled on several
+     * threads. NULL: rows are read one by one. Only for readers without rows of their own. */
+    clt_status (*read_rows)(clt_reader *r, const clt_reader_request *q);
     /* The same row as the reference's collator writes it; v's arrays exist. */
     clt_status (*show)(clt_reader *r, int64_t epoch, int64_t sample, clt_loader_view *v);
     /* Readers with rows of their own (packing): the rows of an epoch. Then `sample` above is the position of
@@ -53,6 +68,8 @@ struct clt_reader {
 clt_status clt_text_reader_open(const clt_loader_params *p, clt_reader **out);
 /* The same for the folders of p->streams, p->n_streams >= 1; a failure names the stream. */
 clt_status clt_streams_reader_open(const clt_loader_params *p, clt_reader **out);
+/* Opens p->local, a folder of MDS shards or of classes, as pictures. The same failures. */
+clt_status clt_image_reader_open(const clt_loader_params *p, clt_reader **out);
 /* Opens the samples of p->finetune. The same failures. */
 clt_status clt_finetune_reader_open(const clt_loader_params *p, clt_reader **out);
 

@@ -103,10 +103,12 @@ static void fuzz_check(bool good) {
 static void fuzz_read(clt_mds *m) {
     int64_t samples = CLT_MIN(clt_mds_num_samples(m), FUZZ_SAMPLES);
     clt_str text = {0};
+    clt_mds_picture picture = {0};
     size_t bad;
     for (int64_t i = 0; i < samples; i++) {
         int32_t tokens[FUZZ_TOKENS];
         int64_t n = 0, full = 0;
+        if (clt_mds_has_pictures(m)) clt_mds_get_picture(m, i, &picture);
         if (clt_mds_json_column(m)) {
             clt_mds_get_json(m, i, &text);
         } else if (!clt_mds_has_tokens(m)) {
@@ -117,6 +119,7 @@ static void fuzz_read(clt_mds *m) {
         }
     }
     clt_str_free(&text);
+    clt_str_free(&picture.bytes);
     clt_mds_verify(m, 0, NULL, NULL, &bad);
 }
 

@@ -23,6 +23,6 @@ report "an export imports" $?
 report "no text comes from it" $?
 "$cltrain" train tools/presets/vit-tiny.yaml "variables.data_local=$golden/e2e/mds" model.image_size=32 model.depth=1 \
     global_train_batch_size=4 device_train_microbatch_size=2 save_folder="$tmp/text" max_duration=1ba >"$log" 2>&1
-[ $? = 78 ] && grep -q "the model reads 'pixels' of 12288 bytes per sample" "$log"
+[ $? = 78 ] && grep -q 'the model reads pixels, and train_loader.name is text: set it to image' "$log"
 report "data of another kind are refused" $?
 finish

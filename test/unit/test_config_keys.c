@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "runtime/train/config/clt_config_internal.h"
+#include "runtime/train/config/clt_config_image.h"
 #include "test/config_util.h"
 
 /* A configuration with every section, and none of the keys that are optional in it. */
@@ -271,6 +271,7 @@ static void add_loader(clt_str *b, clt_loader_config l) {
                                l.shuffle_block_size, l.num_canonical_nodes,  l.max_seq_len, l.eos_token_id,
                                l.bos_token_id,       l.predownload,          l.cache_limit, l.download_retry};
     add_bytes(b, numbers, sizeof numbers);
+    add_bytes(b, &l.image, sizeof l.image);
     clt_finetune_config *f = &l.finetune;
     add_string(b, &f->hf_name);
     add_string(b, &f->data_dir);
@@ -505,6 +506,8 @@ static char *other_value(const char *path, const clt_key *k) {
     if (k->kind == &clt_kind_float) return clt_strdup("0.25");
     if (k->kind == &clt_kind_str) return clt_strdup("something");
     if (k->kind == &clt_kind_time || k->kind == &clt_kind_schedule_time) return clt_strdup("5ba");
+    if (k->kind == &clt_kind_rgb) return clt_strdup("[0.5, 0.5, 0.5]");
+    if (k->kind == &clt_kind_span) return clt_strdup("[0.5, 0.75]");
     if (k->kind == &clt_kind_map) return clt_strdup("{something: 1}");
     if (k->kind == &clt_kind_any) return clt_strdup("[something]");
     return NULL;

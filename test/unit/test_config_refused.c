@@ -16,6 +16,9 @@ static const struct {
 } bad[] = {
     {"optimizer.learning_rate=1", "'optimizer.learning_rate' is unknown", "known are name, lr, betas"},
     {"optimzer.lr=1", "'optimzer' is unknown", "did you mean 'optimizer'"},
+    {"train_loader.name=image", "train_loader.name", "the model reads tokens"},
+    {"train_loader.dataset.scale=[0.5, 0.1]", "train_loader.dataset.scale", "not above the second"},
+    {"train_loader.dataset.mean=[0.5, 0.5]", "train_loader.dataset.mean", "a list of 3 numbers"},
     {"model.d_modle=3", "model.d_modle", "did you mean 'd_model'"},
     {"train_loader.dataset.shufle=true", "shufle", "did you mean 'shuffle'"},
     {"callbacks.lr_montor={}", "lr_montor", "did you mean 'lr_monitor'"},

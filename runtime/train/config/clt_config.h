@@ -14,7 +14,7 @@
 #include "runtime/train/config/clt_schedule.h"
 #include "runtime/train/config/clt_yaml.h"
 
-typedef enum { CLT_LOADER_TEXT, CLT_LOADER_FINETUNING } clt_loader_kind;
+typedef enum { CLT_LOADER_TEXT, CLT_LOADER_FINETUNING, CLT_LOADER_IMAGE } clt_loader_kind;
 
 typedef struct {                    /* keys of the loader finetuning (runtime/data/finetune/clt_finetune.h) */
     const char *hf_name, *data_dir; /* NULL: not given */
@@ -27,9 +27,18 @@ typedef struct {                    /* keys of the loader finetuning (runtime/da
     bool allow_pad_trimming, pad_to_longest;
 } clt_finetune_config;
 
+/* Keys of the loader image (runtime/data/image/clt_image_reader.h). Evaluation has no random choices: 0. */
+typedef struct {
+    int64_t size, classes, max_pixels, threads;
+    double mean[3], std[3], crop_pct;
+    bool random_crop;
+    double scale[2], ratio[2], flip, smoothing, mixup, cutmix, mix_prob, switch_prob;
+} clt_image_config;
+
 typedef struct {
     int kind; /* clt_loader_kind */
     clt_finetune_config finetune;
+    clt_image_config image;
     const char *label;          /* eval loaders: "eval" unless several are listed with their labels */
     const char *local, *remote; /* NULL: not given */
     const char *split;          /* NULL: the shards lie in `local` itself */

@@ -136,8 +136,8 @@ clt_status clt_config_check_finetune(clt_schema_reader *r, clt_config *c, const 
     const bool files = l->kind == CLT_LOADER_FINETUNING && l->finetune.hf_name;
     if (!eval && l->shuffle_seed == CLT_SEED_NOT_GIVEN)
         l->shuffle_seed = files ? 0 : 9176; /* those of torch's sampler and of StreamingDataset */
-    if (l->kind == CLT_LOADER_TEXT) {
-        if (has_finetune_keys(&l->finetune))
+    if (l->kind != CLT_LOADER_FINETUNING) {
+        if (l->kind == CLT_LOADER_TEXT && has_finetune_keys(&l->finetune))
             remark_keys(c, path, "hf_name, packing_ratio, target_prompts and others", "finetuning");
         return CLT_OK;
     }

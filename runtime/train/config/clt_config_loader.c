@@ -2,13 +2,14 @@
 #include <string.h>
 
 #include "runtime/train/config/clt_config_finetune.h"
+#include "runtime/train/config/clt_config_image.h"
 
 #define KEY(name, field, def, help, ...) CLT_KEY(clt_loader_config, name, field, def, help, __VA_ARGS__)
 #define IGNORED(kind, name, def, same, why, ...)                                                             \
     CLT_KEY_IGNORED(&clt_kind_##kind, name, def, same, why, __VA_ARGS__)
 #define REFUSE(name, def, why) CLT_KEY_REFUSE(name, def, why)
 
-static const char *const loader_names[] = {"text", "finetuning", NULL}; /* in the order of clt_loader_kind */
+static const char *const loader_names[] = {"text", "finetuning", "image", NULL}; /* clt_loader_kind */
 static const clt_refusal refused_loaders[] = {{"contrastive_pairs", "contrastive training is not supported"},
                                               {NULL, NULL}};
 static const char *const shuffle_algos[] = {"naive", "py1s", "py1br", "py1e", "py2s", NULL};
@@ -28,7 +29,8 @@ static const char *const token_types[] = {"int64",  "int32",  "int16", "int8", "
 #define IN_ORDER "an evaluation takes every sample once, in index order"
 
 #define PLACE_ROWS                                                                                           \
-    KEY("local", local, "null", "folder of the MDS shards", .nullable = true),                               \
+    KEY("local", local, "null", "folder of the MDS shards; image: or of a folder for each class",            \
+        .nullable = true),                                                                                   \
         KEY("remote", remote, "null", "path or URL from which the shards that local lacks are fetched",      \
             .nullable = true),                                                                               \
         KEY("split", split, "null", "sub-folder of local", .nullable = true),                                \
@@ -88,6 +90,8 @@ static const clt_key train_dataset_keys[] = {
     KEY("replication", replication, "1", "neighbouring ranks that get the same samples", .nullable = true),
     SHARD_ROWS,
     CLT_CONFIG_FINETUNE_ROWS,
+    CLT_CONFIG_IMAGE_ROWS,
+    CLT_CONFIG_AUGMENT_ROWS,
 };
 static const clt_key eval_dataset_keys[] = {
     PLACE_ROWS,
@@ -107,6 +111,7 @@ static const clt_key eval_dataset_keys[] = {
     REFUSE("replication", "null", "an evaluation takes every sample once"),
     SHARD_ROWS,
     CLT_CONFIG_FINETUNE_ROWS,
+    CLT_CONFIG_IMAGE_ROWS,
 };
 static const clt_schema train_dataset_schema = CLT_SCHEMA(train_dataset_keys),
                         eval_dataset_schema = CLT_SCHEMA(eval_dataset_keys);
@@ -114,7 +119,8 @@ static const clt_schema train_dataset_schema = CLT_SCHEMA(train_dataset_keys),
 /* --- loaders --- */
 
 #define NAME_ROW                                                                                             \
-    KEY("name", kind, CLT_KEY_REQUIRED, "text: token ids or text; finetuning: prompts and responses",        \
+    KEY("name", kind, CLT_KEY_REQUIRED,                                                                      \
+        "text: token ids or text; finetuning: prompts and responses; image: pictures with labels",           \
         .choices = loader_names, .refused = refused_loaders)
 
 #define READS_AHEAD                                                                                          \
@@ -178,6 +184,7 @@ static clt_status check_loader(clt_schema_reader *r, clt_config *c, const char *
     clt_status st = check_length(r, c, key, l->max_seq_len);
     clt_free(key);
     if (st == CLT_OK) st = clt_config_check_finetune(r, c, path, eval, l);
+    if (st == CLT_OK) st = clt_config_check_image(r, c, path, eval, l);
     const struct {
         const char *name;
         int64_t v, least, most;

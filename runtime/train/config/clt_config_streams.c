@@ -6,6 +6,7 @@
 
 #include "runtime/data/clt_streams.h"
 #include "runtime/train/config/clt_config_finetune.h"
+#include "runtime/train/config/clt_config_image.h"
 
 #define KEY(name, field, def, help, ...) CLT_KEY(clt_loader_stream, name, field, def, help, __VA_ARGS__)
 #define IGNORED(kind, name, why) CLT_KEY_IGNORED(&clt_kind_##kind, name, NULL, NULL, why)
@@ -214,6 +215,8 @@ void clt_config_loader_params(const clt_config *c, const clt_loader_config *l, i
     out->bos_token_id = l->bos_token_id;
     out->finetuning = l->kind == CLT_LOADER_FINETUNING;
     out->finetune = clt_config_finetune_params(c, l);
+    out->images = l->kind == CLT_LOADER_IMAGE;
+    if (out->images) out->image = clt_config_image_params(l);
 }
 
 clt_status clt_config_check_batches(const clt_config *c, int64_t samples, int64_t batches) {

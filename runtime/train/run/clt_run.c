@@ -157,6 +157,16 @@ static clt_status check_padding(const clt_config *c, const clt_loader_config *l)
                                      "padding on the right alone: set it to right");
 }
 
+/* A model of pictures gets pictures; the reverse is refused with the configuration. */
+static clt_status check_kind(const clt_config *c, const clt_loader_config *l) {
+    const clt_batch_layout text = clt_text_layout(1, false),
+                           reads = clt_model_layout(c->model, c->max_seq_len);
+    if (l->kind == CLT_LOADER_IMAGE || strcmp(reads.field[0].name, text.field[0].name) == 0) return CLT_OK;
+    return clt_error(CLT_BAD_CONFIG, "the model reads %s, and %s.name is %s: set it to image",
+                     reads.field[0].name, l == &c->train ? "train_loader" : "eval_loader",
+                     l->kind == CLT_LOADER_TEXT ? "text" : "finetuning");
+}
+
 /* A model must not read past a loader's arrays. */
 static clt_status check_layout(const clt_config *c, const clt_loader_config *l, const clt_loader *loader) {
     const clt_batch_layout need = clt_model_layout(c->model, c->max_seq_len),
@@ -181,6 +191,7 @@ clt_status clt_run_open_loader(clt_run *r, const clt_loader_config *l, bool eval
     }
     p.max_rows = max_rows;
     clt_status st = check_padding(r->cfg, l);
+    if (st == CLT_OK) st = check_kind(r->cfg, l);
     if (st == CLT_OK) st = clt_loader_open(&p, out);
     st = clt_group_agree(r->group, st);
     if (st == CLT_OK && eval && clt_loader_batches(*out, max_rows, l->drop_last) == 0)
