@@ -22,11 +22,9 @@ global_train_batch_size: 6
 device_eval_batch_size: 4
 device_train_microbatch_size: 2
 precision: fp32
-cltrain: {numerics: exact, exact_lanes: 6}
+cltrain: {numerics: exact, exact_lanes: 8}
 YAML
 conf=("$tmp/run.yaml" "eval_loader.dataset.local=$images/mds/png")
-"$cltrain" plan --device pocl "${conf[@]}" >"$log" 2>&1
-grep -q "'model.name'" "$log" && { echo "skipped: there is no model of pictures"; exit 0; }
 
 # run FOLDER RANKS SOURCE [key=value ...]: one training run
 run() {

@@ -21,7 +21,8 @@ report "an export imports" $?
 "$cltrain" generate "$tmp/run" --prompt x >"$log" 2>&1
 [ $? = 78 ] && grep -q "generates no text" "$log"
 report "no text comes from it" $?
-"$cltrain" train tools/presets/vit-tiny.yaml "variables.data_local=$golden/e2e/mds" model.image_size=32 model.depth=1 \
+sed 's/name: image/name: text/' tools/presets/vit-huge-16.yaml >"$tmp/text.yaml"
+"$cltrain" train "$tmp/text.yaml" "variables.data_local=$golden/e2e/mds" model.image_size=32 model.depth=1 \
     global_train_batch_size=4 device_train_microbatch_size=2 save_folder="$tmp/text" max_duration=1ba >"$log" 2>&1
 [ $? = 78 ] && grep -q 'the model reads pixels, and train_loader.name is text: set it to image' "$log"
 report "data of another kind are refused" $?
