@@ -5,10 +5,11 @@
 #   test/run.sh --long [PATTERN ...]   only the scripts of test/long/, which are otherwise not run
 # A test fails after TEST_TIMEOUT seconds (default 900; a script sets its own limit with a line "# timeout:
 # SECONDS"). The last line is "N passed, N failed". Under a sanitizer (test/sanitize.sh) a script with a line
-# "# no sanitizer: REASON" is skipped with a line. The programs of test/ops mostly wait for compilers, which
-# use one core: TEST_JOBS of them run at the same time (default: the number of cores, at most 4). Other tests
-# run alone, except scripts with a line "# at leisure: REASON", which compute for a long time: they run one
-# after the other with the lowest priority in parallel with the other tests, unless TEST_JOBS is 1.
+# "# no sanitizer: REASON" is skipped with a line. The programs of ops/, model/ and train/ mostly wait for
+# compilers, which use one core: TEST_JOBS of them run at the same time (default: the number of cores, at most
+# 4), except those with a line " * Runs alone: REASON" at their start. Other tests run alone, except scripts
+# with a line "# at leisure: REASON", which compute for a long time: they run one after the other with the
+# lowest priority in parallel with the other tests, unless TEST_JOBS is 1.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 BUILD=${BUILD:-build}
@@ -79,6 +80,9 @@ run_and_report() {
     echo "      | (whole log: ${log%.log}.failed)"
 }
 
+# in_parallel SOURCE: whether this program runs in parallel with others
+in_parallel() { [[ $1 == test/@(ops|model|train)/* ]] && ! grep -q '^ \* Runs alone: ' "$1.c"; }
+
 # programs SOURCE...: prints the test programs of these sources that are built and selected
 programs() {
     local source
@@ -105,8 +109,10 @@ at_leisure() { for script in "${leisurely[@]}"; do run_one "$script" nice -n 19 
 if [ $long = 0 ]; then
     # The longest and then the largest first, so that no long test runs alone at the end.
     # shellcheck disable=SC2012 # the names have no special characters
-    mapfile -t sources < <({ ls test/ops/test_{attention,gemm}.c && ls -S test/ops/test_*.c; } | awk '!seen[$0]++')
+    mapfile -t sources < <({ ls test/ops/test_{attention,attention8,gemm}.c test/model/test_{generate,units}.c test/train/test_amp.c &&
+        ls -S test/{ops,model,train}/test_*.c; } | awk '!seen[$0]++')
     for name in $(programs "${sources[@]}"); do
+        in_parallel "$name" || continue
         while [ "$(jobs -pr | wc -l)" -ge "$JOBS" ]; do wait -n; done
         started=$((started + 1))
         run_one "$name" "$BUILD/$name" &
@@ -114,7 +120,7 @@ if [ $long = 0 ]; then
     wait
     at_leisure
     for name in $(programs test/*/test_*.c); do
-        [[ $name != test/ops/* ]] || continue
+        ! in_parallel "$name" || continue
         started=$((started + 1))
         run_one "$name" "$BUILD/$name"
     done

@@ -168,7 +168,8 @@ install_store() {
 install_needed || exit 1
 if [ "${1:-}" = --check ]; then
     install_wanted
-    install_intel
+    install_intel & # mostly waits for the network
     install_store
+    wait
 fi
 exit 0

@@ -3,7 +3,7 @@
 # of matrix products, which take minutes of compilers.
 # timeout: 3600
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
-for name in test_attention test_gemm; do
+for name in test_attention test_attention8 test_gemm; do
     TEST_COMPLETE=1 "$BUILD/test/ops/$name" >"$log" 2>&1
     report "$name complete" $?
 done

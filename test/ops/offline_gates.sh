@@ -19,6 +19,8 @@
 # them:
 #     #gate -DACT=12
 #     #gate mfma,wmma -DHEAD_DIM=128
+# A row that requires no kind of GPU is compiled without them for every target, and with each of them for one of AMD's
+# targets and one of the others, in turn; with words or TEST_COMPLETE=1 for every target.
 # The probes of clkernels/probe/ are compiled for the targets in the line "Targets" at their start, or for all.
 # A row of attention (MIN_D, MAX_D) is compiled only for head sizes that it supports. Programs that two tables share are
 # compiled once.
@@ -215,6 +217,18 @@ admits() {
     done
 }
 
+# Whether a target compiles a row with option set K (0: none), which is the program of this number.
+takes_set() { # target requires K number
+    [ "$3" -gt 0 ] && [ ${#WORDS[@]} -eq 0 ] && [ -z "${TEST_COMPLETE:-}" ] || return 0
+    case ",$2," in
+    *,vendor=* | *,ptx,* | *,mma_bf16,* | *,wgmma,* | *,mfma,* | *,wmma,* | *,block_reads,*) return 0 ;;
+    esac
+    case $1 in
+    gfx90a | sm_90) [ $(($4 % 2)) = 0 ] ;;
+    gfx1100 | dg2) [ $(($4 % 2)) = 1 ] ;;
+    esac
+}
+
 # The options with a head size that the row supports: 64 without one, or the limit of its params. Fails if the options name
 # another size.
 with_head_size() { # params options
@@ -245,7 +259,7 @@ wanted() {
 choose_targets
 [ ${#TARGETS[@]} -gt 0 ] || { echo "this machine has no compiler for any target"; exit 0; }
 n=0 rows=0 jobs=$(nproc)
-declare -A STARTED
+declare -A STARTED NUMBER=()
 compile() { # target file options label: starts it, once
     [ -z "${STARTED[$1 $2 $3]:-}" ] || return 0
     STARTED[$1 $2 $3]=1
@@ -264,13 +278,17 @@ for table in clkernels/*/*.vt; do
         [ "$params" = - ] || options=" -D${params//,/ -D}"
         for target in "${TARGETS[@]}"; do
             admits "$target" "$requires" || continue
+            k=-1
             for more in "" "${extra[@]}"; do
                 case $more in
                 '' | -*) ;;
                 *) [[ ,${more%% *}, == *,$id,* ]] || continue ;;
                 esac
+                k=$((k + 1))
                 more=${more#[a-z]* }
                 all=$(with_head_size "$params" "$options${more:+ $more}") || continue
+                NUMBER[$file $all]=${NUMBER[$file $all]:-${#NUMBER[@]}}
+                takes_set "$target" "$requires" $k "${NUMBER[$file $all]}" || continue
                 compile "$target" "$file" "$all" "$op/$id"
             done
         done

@@ -6,7 +6,8 @@
  * receives SIGTERM; warn: warns alone, after a warning of all ranks
  *              [--in child]            the ranks of even and of odd number are groups of their own
  *
- * What fails is printed, and ends the job: cmocka's asserts would leave the other ranks waiting. */
+ * What fails is printed, and ends the job: cmocka's asserts would leave the other ranks waiting.
+ * Runs alone: stops and stalls have time limits. */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>

@@ -1,5 +1,6 @@
 /* `cltrain serve`: completions, log-probabilities of a prompt as in test/golden/icl, and requests that are
- * malformed, too large, too slow or too many. */
+ * malformed, too large, too slow or too many.
+ * Runs alone: requests have time limits. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <math.h>
