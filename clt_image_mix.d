@@ -1,0 +1,14 @@
+clt_image_mix.o: runtime/data/image/clt_image_mix.c \
+  runtime/data/image/clt_image_mix.h runtime/base/clt_base.h \
+  runtime/base/clt_env.h runtime/base/clt_env.def runtime/base/clt_log.h \
+  runtime/base/clt_memory.h runtime/base/clt_status.h \
+  runtime/base/clt_dmath.h runtime/base/clt_philox.h
+runtime/data/image/clt_image_mix.h:
+runtime/base/clt_base.h:
+runtime/base/clt_env.h:
+runtime/base/clt_env.def:
+runtime/base/clt_log.h:
+runtime/base/clt_memory.h:
+runtime/base/clt_status.h:
+runtime/base/clt_dmath.h:
+runtime/base/clt_philox.h:

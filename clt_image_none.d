@@ -1,0 +1,11 @@
+clt_image_none.o: runtime/data/image/clt_image_none.c \
+  runtime/data/image/clt_image.h runtime/base/clt_base.h \
+  runtime/base/clt_env.h runtime/base/clt_env.def runtime/base/clt_log.h \
+  runtime/base/clt_memory.h runtime/base/clt_status.h
+runtime/data/image/clt_image.h:
+runtime/base/clt_base.h:
+runtime/base/clt_env.h:
+runtime/base/clt_env.def:
+runtime/base/clt_log.h:
+runtime/base/clt_memory.h:
+runtime/base/clt_status.h:

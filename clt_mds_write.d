@@ -1,0 +1,20 @@
+clt_mds_write.o: runtime/data/clt_mds_write.c runtime/base/clt_io.h \
+  runtime/base/clt_base.h runtime/base/clt_env.h \
+  runtime/base/clt_env.def runtime/base/clt_log.h \
+  runtime/base/clt_memory.h runtime/base/clt_status.h \
+  runtime/base/clt_json.h runtime/data/clt_codec.h \
+  runtime/data/clt_digest.h runtime/data/clt_mds.h \
+  runtime/data/clt_fetch.h runtime/data/clt_mds_index.h
+runtime/base/clt_io.h:
+runtime/base/clt_base.h:
+runtime/base/clt_env.h:
+runtime/base/clt_env.def:
+runtime/base/clt_log.h:
+runtime/base/clt_memory.h:
+runtime/base/clt_status.h:
+runtime/base/clt_json.h:
+runtime/data/clt_codec.h:
+runtime/data/clt_digest.h:
+runtime/data/clt_mds.h:
+runtime/data/clt_fetch.h:
+runtime/data/clt_mds_index.h:
