@@ -18,7 +18,7 @@ eval_loader:
   dataset: {local: null, crop_pct: 0.9}
 eval_interval: 3ba
 max_duration: 6ba
-global_train_batch_size: 6
+global_train_batch_size: 8
 device_eval_batch_size: 4
 device_train_microbatch_size: 2
 precision: fp32
@@ -58,7 +58,6 @@ for source in mds/jpeg imagefolder/train; do
     rm -rf "$tmp/other"
     echo "same: $source with mixup and cutmix on 1 and 3 ranks, other threads, and resumed: $(echo $want)"
 done
-grep -q val "$tmp/one.log" || "$cltrain" report "$tmp/one" >"$log" 2>&1
 
 # A picture that is damaged ends the run with its name.
 mkdir -p "$tmp/set/a" && cp "$images/bad/truncated.jpg" "$images/files/rgb.png" "$tmp/set/a"

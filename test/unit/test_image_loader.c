@@ -114,6 +114,21 @@ static void rows_do_not_depend_on_threads_or_division(void **state) {
     }
 }
 
+/* Shards come from `remote` as those of text do. */
+static void remote_shards_give_the_same_rows(void **state) {
+    (void)state;
+    char local[] = "/tmp/clt_image_XXXXXX";
+    assert_non_null(mkdtemp(local));
+    clt_loader_params p = augmented(DIR "mds/png"), far = p;
+    far.remote = p.local;
+    far.local = local;
+    rows *want = read_epoch(&p, 0, 4), *got = read_epoch(&far, 0, 4);
+    same_rows("remote", got, want);
+    clt_free(want);
+    clt_free(got);
+    assert_int_equal(clt_io_remove_tree(local), CLT_OK);
+}
+
 /* --- evaluation --- */
 
 static void evaluations_have_torchvisions_words(void **state) {
@@ -269,6 +284,7 @@ static void damage_names_file_and_sample(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_do_not_depend_on_threads_or_division),
+        cmocka_unit_test(remote_shards_give_the_same_rows),
         cmocka_unit_test(evaluations_have_torchvisions_words),
         cmocka_unit_test(mixtures_follow_timms_formulas),
         cmocka_unit_test(lambdas_have_the_distribution),

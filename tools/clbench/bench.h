@@ -117,6 +117,7 @@ int bench_optimizer(int argc, char **argv);
 int bench_step(int argc, char **argv);
 int bench_schedule(int argc, char **argv);
 int bench_tokenize(int argc, char **argv);
+int bench_pictures(int argc, char **argv);
 int bench_order(int argc, char **argv);
 
 #endif

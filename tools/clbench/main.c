@@ -22,6 +22,7 @@ static const struct {
     {"step", "whole training steps of MPT models, MosaicML's throughput table", bench_step},
     {"schedule", "the time of a step on many ranks, predicted from measured rates", bench_schedule},
     {"tokenize", "token ids of a text file, one thread", bench_tokenize},
+    {"pictures", "batches of pictures from a data set", bench_pictures},
     {"order", "the sample order of an epoch", bench_order},
     {"allreduce", "the sum over all ranks, beside MPI_Allreduce", bench_collective},
     {"reduce-scatter", "the same, each rank gets a part, beside MPI_Reduce_scatter_block", bench_collective},
