@@ -102,7 +102,7 @@ static clt_status round_qkv(clt_ops *ops, const clt_variant *v, const params *p,
     row_launch r = row_launch_of(ops, p, have_eights(p, all, CLT_COUNT_OF(all)));
     clt_kernel *k;
     arg_list l = {.n = 0};
-    if (clt_variant_param(v, "VALUES", 0)) {
+    if (!strcmp(v->body, "wgmma")) {
         const size_t n = strlen(r.options);
         snprintf(r.options + n, sizeof r.options - n, "%s",
                  backward ? " -DK_VALUES=1 -DV_NUMBERS=0 -DV_VALUES=1" : " -DK_NUMBERS=0 -DK_VALUES=1");
