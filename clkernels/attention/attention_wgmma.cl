@@ -6,7 +6,8 @@
  * rows until none is left. For each block of BN keys, from the diagonal down: s = q k^T, softmax in registers
  * in base 2, o += p v with p as the left operand in registers. The scores of the next block and the sums of
  * this one are in flight together, and the next softmax overlaps the sums. q has two places, so that the next
- * tile's q is loaded in time; a tile's output leaves through the place of its q.
+ * tile's q is loaded in time; a tile's output leaves through the place of its q. Without the causal mask every
+ * row sees all blocks; a warpgroup whose rows do not exist computes one of them.
  *
  * Order of tiles: heads in sets of `set` that fit the second-level cache; in a set all heads' last rows (the
  * longest tiles) first. A work-group's first tile is its number; it takes the others with an atomic counter.
@@ -18,13 +19,16 @@
  * Requires: wgmma, tensor maps of q, k, v and o as {HEAD_DIM, heads, T, B} with boxes {64, 1, 64 * WGS or BN
  * or 64, 1}, swizzle 128.
  * Launch: local {128 * (WGS + 1)}, global {any number of groups, at most one per tile, * local}.
- * Options: HEAD_DIM (multiples of 8 up to 128), WGS (2, 3), BN (128), STAGES (of k and of v), PINGPONG (turns
- * at the matrix unit), TYPE (1, 2), ALIBI, SOFTCAP, WINDOW, SEQ_IDS. */
+ * Options: HEAD_DIM (multiples of 8 up to 128), WGS (2, 3), BN (96, 112, 128), STAGES (of k and of v),
+ * PINGPONG (turns at the matrix unit), TYPE (1, 2), CAUSAL, SOFTCAP, SEQ_IDS, and with CAUSAL ALIBI, WINDOW. */
 #ifndef HEAD_DIM
 #define HEAD_DIM 64
 #endif
 #ifndef TYPE
 #define TYPE 1
+#endif
+#ifndef CAUSAL
+#define CAUSAL 1
 #endif
 #ifndef ALIBI
 #define ALIBI 0
@@ -57,8 +61,11 @@
 #endif
 #include "../include/clt_hopper.clh"
 
-#if BN != 128 || TYPE < 1 || TYPE > 2 || HEAD_DIM % 8 || HEAD_DIM > 128
-#error "blocks of 128 keys, 16-bit types, head sizes up to 128 in steps of 8"
+#if (BN != 96 && BN != 112 && BN != 128) || TYPE < 1 || TYPE > 2 || HEAD_DIM % 8 || HEAD_DIM > 128
+#error "blocks of 96, 112 or 128 keys, 16-bit types, head sizes up to 128 in steps of 8"
+#endif
+#if !CAUSAL && (ALIBI || WINDOW)
+#error "ALiBi and windows need the causal mask"
 #endif
 /* Columns of the output's products: elements beyond the head are +0 in local memory. */
 #if HEAD_DIM <= 64
@@ -155,7 +162,11 @@ INLINE uint first_block(uint row, uint window) {
 #endif
 }
 INLINE uint end_block(uint row, uint rows, uint seq) {
+#if CAUSAL
     return (min(row + rows, seq) + BN - 1) / BN;
+#else
+    return row < seq ? (seq + BN - 1) / BN : 0;
+#endif
 }
 
 /* Advances the place in a ring of STAGES. */
@@ -168,10 +179,10 @@ INLINE uint end_block(uint row, uint rows, uint seq) {
 /* s = q k^T of one block. */
 INLINE void scores(float *s, uint q, uint k) {
     ulong a = CLT_TILE_K(q), b = CLT_TILE_K(k);
-    CLT_MMA_SS(128, s, a, b, 0, 0);
+    CLT_MMA_SS(BN, s, a, b, 0, 0);
 #pragma unroll
     for (int x = 1; x < (HEAD_DIM + 15) / 16; x++)
-        CLT_MMA_SS(128, s, a + (x / 4 * (BM * 8) + x % 4 * 2), b + (x / 4 * (BN * 8) + x % 4 * 2), 1, 0);
+        CLT_MMA_SS(BN, s, a + (x / 4 * (BM * 8) + x % 4 * 2), b + (x / 4 * (BN * 8) + x % 4 * 2), 1, 0);
 }
 
 /* Completes values that a product is about to read before the following code (the fence): the compiler does
@@ -205,7 +216,11 @@ typedef struct {
  * exist become -inf. `edge`: the block crosses an edge of the range. */
 INLINE void prepare(float *s, const softmax_in *in, int j0, bool edge) {
     const float none = -INFINITY;
-    int ahead = j0 + in->c - in->i; /* column minus row of element 0 */
+#if CAUSAL
+    int ahead = j0 + in->c - in->i; /* column of element 0 minus the last one that the row sees */
+#else
+    int ahead = j0 + in->c - (int)in->seq + 1;
+#endif
 #if SOFTCAP || ALIBI
     /* ALiBi of the second row is too large by 8 slopes in the whole row; lse corrects for that. */
     float start = in->slope2 * (float)ahead;
@@ -235,7 +250,7 @@ INLINE void prepare(float *s, const softmax_in *in, int j0, bool edge) {
     if (edge) {
 #pragma unroll
         for (int x = 0; x < BN / 2; x++) {
-            int d = ahead + (x / 4 * 8 + (x & 1) - (x & 2) * 4);
+            int d = ahead + (x / 4 * 8 + (x & 1) - (CAUSAL ? (x & 2) * 4 : 0));
 #if WINDOW
             s[x] = d <= 0 && d >= -in->window ? s[x] : none;
 #else
@@ -447,14 +462,16 @@ INLINE void store_rows(const float *o, float2 factor, uint to, ulong map, uint i
         __asm__ volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");                                    \
         CLT_BAR_ARRIVE(q_bar + (slot ^ 1) * 16 + 8);                                                          \
     }                                                                                                         \
-    CLT_MMA_WAIT(128, 0, s);                                                                                  \
+    CLT_MMA_WAIT(BN, 0, s);                                                                                   \
     if (item == 0) CLT_BAR_ARRIVE(k_bar + stage * 16 + 8);                                                    \
     STEP(stage, parity);                                                                                      \
     prepare(s, &in, (int)(j * BN), true);                                                                     \
     softmax(s, &in, &m, &l);                                                                                  \
     pack_all(p, s);
 
-#if WINDOW
+#if !CAUSAL
+#define AT_EDGE false /* the first block is the last one of the keys */
+#elif WINDOW
 #define AT_EDGE (j * BN + BN - 1 > row || j * BN + window < row + 63)
 #else
 #define AT_EDGE (j * BN + BN - 1 > row)
@@ -472,7 +489,7 @@ INLINE void store_rows(const float *o, float2 factor, uint to, ulong map, uint i
     add_values(o, p, v + v_stage * KV_BYTES);                                                                 \
     CLT_MMA_COMMIT();                                                                                         \
     TURN_PASS(w);                                                                                             \
-    CLT_MMA_WAIT(128, 1, s);                                                                                  \
+    CLT_MMA_WAIT(BN, 1, s);                                                                                   \
     if (item == 0) CLT_BAR_ARRIVE(k_bar + stage * 16 + 8);                                                    \
     STEP(stage, parity);                                                                                      \
     prepare(s, &in, (int)(j * BN), AT_EDGE);                                                                  \

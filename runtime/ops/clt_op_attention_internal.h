@@ -54,7 +54,9 @@ clt_status clt_attention_run_backward(clt_ops *ops, const clt_variant *v, const 
 
 /* The forward pass of body "wgmma" (clt_op_attention_wgmma.c). It supports 16-bit types, head sizes that are
  * multiples of 8 up to 128, a scale above 0, no dropout, and tensors that are aligned as tensor maps need it
- * (clt_tensor_map_fits). */
+ * (clt_tensor_map_fits); without the causal mask no window and no ALiBi, like the backward pass (takes_mask).
+ */
+bool clt_attention_wgmma_takes_mask(const clt_attention_params *p);
 bool clt_attention_wgmma_takes(const clt_variant *v, const clt_attention_params *p);
 clt_status clt_attention_wgmma_forward(clt_ops *ops, const clt_variant *v, const clt_attention_params *p);
 

@@ -27,9 +27,22 @@ static void maps_of(const clt_variant *v, const params *p, clt_tensor_map_params
     map[MAP_O] = map_of(p, &p->o, p->heads, 64);
 }
 
+/* Without the causal mask every row sees all keys: the block that pads them least, of two the larger. */
+static int64_t best_block(int64_t seq) {
+    int64_t best = 128;
+    for (int64_t n = 112; n >= 96; n -= 16)
+        if (CLT_ROUND_UP(seq, n) < CLT_ROUND_UP(seq, best)) best = n;
+    return best;
+}
+
+bool clt_attention_wgmma_takes_mask(const params *p) {
+    return p->mask == CLT_MASK_CAUSAL || (p->window < 0 && !p->slopes.buf);
+}
+
 bool clt_attention_wgmma_takes(const clt_variant *v, const params *p) {
     if (p->q.type == CLT_F32 || p->dropout > 0.0f || !(p->scale > 0.0f)) return false;
-    if (p->head_dim % 8 || p->head_dim > 128) return false;
+    if (p->head_dim % 8 || p->head_dim > 128 || !clt_attention_wgmma_takes_mask(p)) return false;
+    if (p->mask == CLT_MASK_NONE && clt_variant_param(v, "BN", 128) != best_block(p->seq)) return false;
     clt_tensor_map_params map[MAPS];
     maps_of(v, p, map);
     for (int i = 0; i < MAPS; i++)

@@ -80,6 +80,7 @@ static bool takes_backward(const clt_variant *v, const grad_params *g) {
                         !in_vectors(&g->dq, 8) || kept_at_once(g) == 0))
         return false;
     int64_t d = p->head_dim;
+    if (!clt_attention_wgmma_takes_mask(p)) return false;
     if (p->q.type == CLT_F32 || p->dropout > 0.0f || (d != 64 && d != 80 && d != 96 && d != 128))
         return false;
     maps m = maps_of(g);

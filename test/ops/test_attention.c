@@ -183,7 +183,16 @@ static void long_heads_fit_a_stack(void **state) {
     }
 }
 
-/* Rows for Hopper's matrix units are causal only; calls without the mask go to rows below them. */
+/* Rows for Hopper's matrix units that take calls of 300 positions without the causal mask: forward one has
+ * blocks of 112 keys, which leave the least of the last block empty. The others take them with the mask; all
+ * other rows take both. */
+static bool takes_mask(const clt_variant *row, bool backward, clt_attention_mask mask) {
+    if (strcmp(row->body, "wgmma") != 0) return true;
+    if (backward) return mask == CLT_MASK_CAUSAL || strcmp(row->id, "wgmma") == 0;
+    if (mask == CLT_MASK_NONE) return strcmp(row->id, "full_112") == 0;
+    return strncmp(row->id, "full_", 5) != 0;
+}
+
 static void rows_take_the_masks_that_they_do(void **state) {
     (void)state;
     static const char *const table[] = {"attention", "attention_backward"};
@@ -193,7 +202,6 @@ static void rows_take_the_masks_that_they_do(void **state) {
         clt_variant *row;
         const int n = clt_variant_rows(table[t], &row);
         for (int i = 0; i < n; i++) {
-            const bool hopper = strcmp(row[i].body, "wgmma") == 0;
             const int64_t size = clt_variant_param(&row[i], "MIN_D", 1) > 64 ? 128 : 64;
             const clt_tensor bf16 = clt_tensor_of(place, 2 * size, CLT_BF16);
             clt_attention_params p = {.batch = 1, .seq = 300, .heads = 2, .kv_heads = 2, .head_dim = size};
@@ -203,7 +211,7 @@ static void rows_take_the_masks_that_they_do(void **state) {
                 g.fwd.mask = p.mask = mask;
                 assert_int_equal(t ? clt_attention_takes_backward(&row[i], &g)
                                    : clt_attention_takes_forward(&row[i], &p),
-                                 !hopper || mask == CLT_MASK_CAUSAL);
+                                 takes_mask(&row[i], t == 1, mask));
             }
         }
         clt_free(row);

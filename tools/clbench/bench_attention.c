@@ -239,18 +239,19 @@ static clt_status run_shape(bench *b, attention_shape s) {
     return st;
 }
 
-#define SUITES "mpt-small, mpt-125m, mpt-1b, large, vit"
+#define SUITES "mpt-small, mpt-125m, mpt-1b, large, vit, vit-huge"
 
 static clt_status run_suite(bench *b, clt_attention_mask mask, bool eight) {
     static const struct {
         const char *name;
         attention_shape s;
-    } suite[] = {{"mpt-small", {4, 256, 4, 64}},       {"mpt-125m", {1, 256, 12, 64}},
-                 {"mpt-125m", {1, 2048, 12, 64}},      {"mpt-125m", {2, 2048, 12, 64}},
-                 {"mpt-1b", {1, 2048, 16, 128}},       {"large", {16, 2048, 12, 64, true}},
-                 {"large", {8, 2048, 16, 128, true}},  {"large", {2, 4096, 32, 128, true}},
-                 {"large", {16, 2048, 12, 64, false}}, {"large", {8, 2048, 16, 128, false}},
-                 {"vit", {16, 197, 12, 64, true}},     {"vit", {16, 257, 16, 80, true}}};
+    } suite[] = {{"mpt-small", {4, 256, 4, 64}},         {"mpt-125m", {1, 256, 12, 64}},
+                 {"mpt-125m", {1, 2048, 12, 64}},        {"mpt-125m", {2, 2048, 12, 64}},
+                 {"mpt-1b", {1, 2048, 16, 128}},         {"large", {16, 2048, 12, 64, true}},
+                 {"large", {8, 2048, 16, 128, true}},    {"large", {2, 4096, 32, 128, true}},
+                 {"large", {16, 2048, 12, 64, false}},   {"large", {8, 2048, 16, 128, false}},
+                 {"vit", {16, 197, 12, 64, true}},       {"vit", {16, 257, 16, 80, true}},
+                 {"vit-huge", {128, 197, 16, 80, true}}, {"vit-huge", {128, 257, 16, 80, true}}};
     bool known = false;
     for (size_t i = 0; i < CLT_COUNT_OF(suite); i++)
         if (!strcmp(suite[i].name, b->suite)) {

@@ -1,6 +1,7 @@
 /* clbench step: whole training steps of the MPT family on random tokens, as in the table that MosaicML
  * published: model, sequence, microbatch, tokens per second, TFLOP/s and MFU by the same formula, (6 N + 12
- * layers d_model T) FLOP per token over the peak of the step's precision. */
+ * layers d_model T) FLOP per token over the peak of the step's precision. Suite vit: Vision Transformers on
+ * random images, images per second. */
 #include <math.h>
 #include <string.h>
 #include <strings.h>
@@ -14,18 +15,31 @@
 
 typedef struct {
     const char *suite, *name;
-    int64_t d, heads, layers, vocab, seq, microbatch; /* microbatch: the largest that is tried */
+    /* seq: tokens, or the side of an image in pixels; vocab: or classes; microbatch: the largest that is
+     * tried */
+    int64_t d, heads, layers, vocab, seq, microbatch;
+    int64_t patch; /* side of a patch; 0: a model of tokens */
 } step_shape;
 
 /* The sizes of LLM Foundry's mpt-*.yaml. Batches: those of the published rows that one device can hold. */
 static const step_shape shapes[] = {
-    {"mpt", "mpt-125m", 768, 12, 12, 50368, 2048, 16}, {"mpt", "mpt-350m", 1024, 16, 24, 50368, 2048, 16},
-    {"mpt", "mpt-760m", 1536, 12, 24, 50368, 2048, 8}, {"mpt", "mpt-1b", 2048, 16, 24, 50368, 2048, 8},
-    {"mpt", "mpt-3b", 2560, 20, 32, 50368, 2048, 4},   {"mpt", "mpt-7b", 4096, 32, 32, 50368, 2048, 1},
-    {"seq", "mpt-1b", 2048, 16, 24, 50368, 512, 32},   {"seq", "mpt-1b", 2048, 16, 24, 50368, 1024, 16},
-    {"seq", "mpt-1b", 2048, 16, 24, 50368, 2048, 8},   {"seq", "mpt-1b", 2048, 16, 24, 50368, 4096, 4},
-    {"seq", "mpt-1b", 2048, 16, 24, 50368, 8192, 2},   {"cpu", "small", 256, 4, 4, 4096, 256, 4},
+    {"mpt", "mpt-125m", 768, 12, 12, 50368, 2048, 16},
+    {"mpt", "mpt-350m", 1024, 16, 24, 50368, 2048, 16},
+    {"mpt", "mpt-760m", 1536, 12, 24, 50368, 2048, 8},
+    {"mpt", "mpt-1b", 2048, 16, 24, 50368, 2048, 8},
+    {"mpt", "mpt-3b", 2560, 20, 32, 50368, 2048, 4},
+    {"mpt", "mpt-7b", 4096, 32, 32, 50368, 2048, 1},
+    {"seq", "mpt-1b", 2048, 16, 24, 50368, 512, 32},
+    {"seq", "mpt-1b", 2048, 16, 24, 50368, 1024, 16},
+    {"seq", "mpt-1b", 2048, 16, 24, 50368, 2048, 8},
+    {"seq", "mpt-1b", 2048, 16, 24, 50368, 4096, 4},
+    {"seq", "mpt-1b", 2048, 16, 24, 50368, 8192, 2},
+    {"cpu", "small", 256, 4, 4, 4096, 256, 4},
     {"cpu", "mpt-125m", 768, 12, 12, 50368, 256, 1},
+    {"vit", "vit-base-16", 768, 12, 12, 1000, 224, 256, 16},
+    {"vit", "vit-huge-14", 1280, 16, 32, 1000, 224, 128, 14},
+    {"vit", "vit-huge-16", 1280, 16, 32, 1000, 224, 128, 16},
+    {"vit-cpu", "vit-base-16", 768, 12, 12, 1000, 224, 4, 16},
 };
 
 /* Dense rates of the maker's data sheets, TFLOP/s: matrix units with 16-bit inputs, fp32. */
@@ -54,7 +68,8 @@ typedef struct {
     clt_ops *ops;
     clt_engine *engine;
     clt_plan plan;
-    int32_t *tokens;
+    void *data; /* of the batch */
+    clt_batch batch;
     double weights_seconds; /* random weights, to the device */
     double first_seconds;   /* the whole start, including the first step, without the random weights */
     double step_seconds, loss;
@@ -63,19 +78,35 @@ typedef struct {
 
 /* --- the run --- */
 
-/* The configuration of a run with microbatches of `mb` samples. */
-static clt_status make_config(const step_bench *b, const step_shape *s, int64_t mb, clt_config **out) {
-    char *text = clt_format(
+/* Model, loader and optimizer of the configuration; the caller frees the text. */
+static char *model_text(const step_bench *b, const step_shape *s) {
+    if (s->patch)
+        return clt_format("model: {name: vit, image_size: %lld, patch_size: %lld, width: %lld, depth: %lld, "
+                          "heads: %lld, classes: %lld}\ntokenizer: {name: bytes}\n"
+                          "train_loader: {name: image, dataset: {local: none}}\n"
+                          "optimizer: {name: adamw, lr: 1.0e-4, weight_decay: 0.05}\n",
+                          (long long)s->seq, (long long)s->patch, (long long)s->d, (long long)s->layers,
+                          (long long)s->heads, (long long)s->vocab);
+    return clt_format(
         "max_seq_len: %lld\nmodel: {name: mpt_causal_lm, d_model: %lld, n_heads: %lld, n_layers: %lld, "
         "expansion_ratio: 4, max_seq_len: %lld, vocab_size: %lld, no_bias: %s}\n"
         "tokenizer: {name: bytes}\ntrain_loader: {name: text, dataset: {local: none, max_seq_len: %lld}}\n"
-        "optimizer: {name: decoupled_adamw, lr: 6.0e-4, betas: [0.9, 0.95], eps: 1.0e-8, weight_decay: 0.0}\n"
+        "optimizer: {name: decoupled_adamw, lr: 6.0e-4, betas: [0.9, 0.95], eps: 1.0e-8, weight_decay: "
+        "0.0}\n",
+        (long long)s->seq, (long long)s->d, (long long)s->heads, (long long)s->layers, (long long)s->seq,
+        (long long)s->vocab, b->no_bias ? "true" : "false", (long long)s->seq);
+}
+
+/* The configuration of a run with microbatches of `mb` samples. */
+static clt_status make_config(const step_bench *b, const step_shape *s, int64_t mb, clt_config **out) {
+    char *model = model_text(b, s);
+    char *text = clt_format(
+        "%s"
         "scheduler: {name: constant_with_warmup, t_warmup: 0ba}\n"
         "%s"
         "max_duration: 1000ba\neval_interval: 0\nseed: 17\nprecision: %s\nglobal_train_batch_size: %lld\n"
         "device_train_microbatch_size: %lld\ndevice_eval_batch_size: 1\ncltrain: {tune: cache%s%s%s%s%s%s}\n",
-        (long long)s->seq, (long long)s->d, (long long)s->heads, (long long)s->layers, (long long)s->seq,
-        (long long)s->vocab, b->no_bias ? "true" : "false", (long long)s->seq,
+        model,
         b->no_clip ? "" : "algorithms: {gradient_clipping: {clipping_type: norm, clipping_threshold: 1.0}}\n",
         b->precision, (long long)(mb * b->accumulate), (long long)mb,
         b->no_clip ? ", guards: {gradient_norm: false, loss_spike: off}" : "",
@@ -84,6 +115,7 @@ static clt_status make_config(const step_bench *b, const step_shape *s, int64_t 
         b->numerics ? ", numerics: " : "", b->numerics ? b->numerics : "");
     clt_status st = clt_config_parse(text, strlen(text), "clbench step", NULL, 0, out);
     clt_free(text);
+    clt_free(model);
     return st;
 }
 
@@ -129,34 +161,58 @@ static clt_status open_engine(const step_bench *b, step_work *w) {
     return clt_engine_weights_changed(w->engine);
 }
 
-static void random_tokens(step_work *w) {
-    const size_t n = (size_t)(w->cfg->global_train_batch_size * w->cfg->max_seq_len);
+/* n random words, for n a multiple of 4. */
+static void random_words(uint32_t *word, size_t n) {
     const uint32_t key[2] = {17, 0x73746570};
-    w->tokens = clt_malloc((n + 4) * sizeof *w->tokens);
     for (size_t i = 0; i < n; i += 4) {
-        const uint32_t counter[4] = {(uint32_t)i, 0, 0, 0};
-        uint32_t word[4];
-        clt_philox4x32(counter, key, word);
-        for (size_t j = 0; j < 4; j++) w->tokens[i + j] = (int32_t)(word[j] % (uint32_t)w->shape->vocab);
+        const uint32_t counter[4] = {(uint32_t)i, (uint32_t)(i >> 32), 0, 0};
+        clt_philox4x32(counter, key, word + i);
     }
 }
 
 /* A global batch of random tokens; each token is its own target. */
-static clt_batch random_batch(const step_work *w) {
+static void random_tokens(step_work *w) {
     const int64_t samples = w->cfg->global_train_batch_size, targets = samples * w->cfg->max_seq_len;
-    return (clt_batch){.samples = samples,
-                       .field = {[CLT_TEXT_TOKENS] = w->tokens, [CLT_TEXT_TARGETS] = w->tokens},
-                       .targets = targets,
-                       .tokens = targets,
-                       .global_samples = samples,
-                       .global_targets = targets};
+    int32_t *tokens = w->data = clt_malloc((size_t)CLT_ROUND_UP(targets, 4) * sizeof *tokens);
+    random_words(w->data, (size_t)CLT_ROUND_UP(targets, 4));
+    for (int64_t i = 0; i < targets; i++)
+        tokens[i] = (int32_t)((uint32_t)tokens[i] % (uint32_t)w->shape->vocab);
+    w->batch = (clt_batch){.samples = samples,
+                           .field = {[CLT_TEXT_TOKENS] = tokens, [CLT_TEXT_TARGETS] = tokens},
+                           .targets = targets,
+                           .tokens = targets,
+                           .global_samples = samples,
+                           .global_targets = targets};
+}
+
+/* A global batch of random images: pixels are uniform with mean 0 and variance 1; a random class each. */
+static void random_images(step_work *w) {
+    const int64_t samples = w->cfg->global_train_batch_size, classes = w->shape->vocab;
+    const int64_t pixels = samples * 3 * w->shape->seq * w->shape->seq,
+                  words = CLT_ROUND_UP(pixels + samples, 4);
+    float *data = w->data = clt_malloc((size_t)(words + samples * classes) * sizeof *data);
+    float *wanted = memset(data + words, 0, (size_t)(samples * classes) * sizeof *data);
+    uint32_t *word = w->data;
+    int32_t *label = (int32_t *)w->data + pixels;
+    random_words(word, (size_t)words);
+    for (int64_t i = 0; i < samples; i++) {
+        label[i] = (int32_t)(word[pixels + i] % (uint32_t)classes);
+        wanted[i * classes + label[i]] = 1.0f;
+    }
+    for (int64_t i = 0; i < pixels; i++) data[i] = (float)(int32_t)word[i] * (0x1p-31f * 1.7320508f);
+    w->batch = (clt_batch){
+        .samples = samples,
+        .field = {[CLT_IMAGE_PIXELS] = data, [CLT_IMAGE_TARGETS] = wanted, [CLT_IMAGE_LABEL] = label},
+        .targets = samples,
+        .tokens = samples,
+        .global_samples = samples,
+        .global_targets = samples};
 }
 
 /* Steps queued ahead as training queues them, until `seconds` have passed and at least `least` steps are
  * done. */
 static clt_status run_steps(step_work *w, int *step, int least, double seconds, double *took) {
     const int ahead = w->cfg->precision == CLT_F16 ? 1 : 2;
-    const clt_batch batch = random_batch(w);
     clt_engine_result r;
     int queued = 0, done = 0;
     const double start = clt_now();
@@ -164,7 +220,7 @@ static clt_status run_steps(step_work *w, int *step, int least, double seconds, 
         const bool more = done + queued < least || clt_now() - start < seconds;
         bool given_up = false;
         if (more && queued < ahead) {
-            const clt_engine_step_params p = {.batch = &batch, .step = ++*step, .alpha = 1.0};
+            const clt_engine_step_params p = {.batch = &w->batch, .step = ++*step, .alpha = 1.0};
             CLT_TRY(clt_engine_launch(w->engine, &p, &given_up));
             queued++;
             continue;
@@ -186,7 +242,7 @@ static clt_status measure(const step_bench *b, step_work *w) {
     double ignored;
     const double start = clt_now();
     CLT_TRY(open_engine(b, w));
-    random_tokens(w);
+    w->shape->patch ? random_images(w) : random_tokens(w);
     CLT_TRY(run_steps(w, &step, 1, 0, &ignored));
     w->first_seconds = clt_now() - start - w->weights_seconds;
     clt_debug("the first step is done: a start of %.3f s without random weights", w->first_seconds);
@@ -250,37 +306,41 @@ static clt_status begin_table(step_bench *b) {
            b->no_clip ? "" : "clipping, ", b->no_bias ? "without" : "with", b->precision,
            b->attention_bits == 16 ? ", attention in 16 bits" : "", b->recompute ? ", recomputed: " : "",
            b->recompute ? b->recompute : "");
-    printf("%-10s %8s %6s %10s %11s %9s %13s %12s %10s %9s %9s\n", "model", "params", "seq", "mb x acc",
-           "tok/s", "TFLOP/s", "MFU measured", "MFU nominal", "memory", "weights", "start");
+    const bool images = strncmp(b->suite, "vit", 3) == 0;
+    printf("%-11s %8s %6s %10s %11s %9s %13s %12s %10s %9s %9s %8s\n", "model", "params",
+           images ? "pixels" : "seq", "mb x acc", images ? "images/s" : "tok/s", "TFLOP/s", "MFU measured",
+           "MFU nominal", "memory", "weights", "start", "loss");
     return CLT_OK;
 }
 
 static void add_row(step_bench *b, const step_work *w, double measured, double of_maker) {
     const clt_config *c = w->cfg;
-    const double tokens = (double)(c->global_train_batch_size * c->max_seq_len) / w->step_seconds;
+    /* Images are counted as training counts them: one token each. */
+    const double tokens = (double)w->batch.tokens / w->step_seconds;
     const double flops = tokens * clt_model_train_flops_per_token(c->model, c->max_seq_len);
     const int64_t mb = w->plan.microbatch, acc = CLT_CEIL_DIV(c->global_train_batch_size, mb);
     const uint64_t params = clt_model_param_count(c->model);
     char n[32], bytes[32], batch[48], share[16] = "-";
     snprintf(batch, sizeof batch, "%lldx%lld", (long long)mb, (long long)acc);
     if (of_maker > 0) snprintf(share, sizeof share, "%.1f %%", 100 * flops / of_maker);
-    printf("%-10s %8s %6lld %10s %11.0f %9.2f %11.1f %% %12s %10s %7.2f s %7.2f s%s\n", w->shape->name,
-           clt_human_count((double)params, n), (long long)c->max_seq_len, batch, tokens, flops * 1e-12,
-           100 * flops / measured, share, clt_human_bytes((double)w->plan.memory.total, bytes),
-           w->weights_seconds, w->first_seconds, clt_recompute_text(w->plan.recompute));
+    printf("%-11s %8s %6lld %10s %11.*f %9.2f %11.1f %% %12s %10s %7.2f s %7.2f s %8.4f%s\n", w->shape->name,
+           clt_human_count((double)params, n), (long long)w->shape->seq, batch, tokens < 1000, tokens,
+           flops * 1e-12, 100 * flops / measured, share, clt_human_bytes((double)w->plan.memory.total, bytes),
+           w->weights_seconds, w->first_seconds, w->loss, clt_recompute_text(w->plan.recompute));
     fflush(stdout);
     clt_str_addf(&b->rows,
                  "%s\n {\"model\": \"%s\", \"parameters\": %llu, \"seq\": %lld, \"microbatch\": %lld, "
                  "\"accumulation\": %lld, \"biases\": %s, \"clipping\": %s, \"precision\": \"%s\", "
                  "\"attention_bits\": %lld, "
                  "\"numerics\": \"%s\", \"recompute\": \"%s\", \"steps\": %d, "
-                 "\"step_seconds\": %.9g, \"tokens_per_second\": %.6g, \"tflops\": %.6g, "
+                 "\"loss\": %.6g, \"step_seconds\": %.9g, \"%s_per_second\": %.6g, \"tflops\": %.6g, "
                  "\"mfu_measured\": %.4f, \"measured_peak_tflops\": %.6g, ",
-                 b->rows.len ? "," : "", w->shape->name, (unsigned long long)params,
-                 (long long)c->max_seq_len, (long long)mb, (long long)acc, b->no_bias ? "false" : "true",
-                 b->no_clip ? "false" : "true", b->precision, (long long)c->attention_bits,
-                 c->numerics == CLT_EXACT ? "exact" : "fast", recompute_words[w->plan.recompute], w->steps,
-                 w->step_seconds, tokens, flops * 1e-12, flops / measured, measured * 1e-12);
+                 b->rows.len ? "," : "", w->shape->name, (unsigned long long)params, (long long)w->shape->seq,
+                 (long long)mb, (long long)acc, b->no_bias ? "false" : "true", b->no_clip ? "false" : "true",
+                 b->precision, (long long)c->attention_bits, c->numerics == CLT_EXACT ? "exact" : "fast",
+                 recompute_words[w->plan.recompute], w->steps, w->loss, w->step_seconds,
+                 w->shape->patch ? "images" : "tokens", tokens, flops * 1e-12, flops / measured,
+                 measured * 1e-12);
     if (of_maker > 0)
         clt_str_addf(&b->rows, "\"mfu_nominal\": %.4f, ", flops / of_maker);
     else
@@ -301,7 +361,7 @@ static clt_status run_shape(step_bench *b, const step_shape *s) {
     if (st == CLT_OK && !w.cfg) {
         char need[32];
         CLT_TRY(begin_table(b));
-        printf("%-10s %8s %6lld %10s  skipped: needs %s\n", s->name, "", (long long)s->seq, "",
+        printf("%-11s %8s %6lld %10s  skipped: needs %s\n", s->name, "", (long long)s->seq, "",
                clt_human_bytes((double)w.plan.memory.total, need));
         return CLT_OK;
     }
@@ -313,7 +373,7 @@ static clt_status run_shape(step_bench *b, const step_shape *s) {
     clt_ops_destroy(w.ops);
     clt_config_free(w.cfg);
     clt_plan_free(&w.plan);
-    clt_free(w.tokens);
+    clt_free(w.data);
     return st;
 }
 
@@ -333,7 +393,8 @@ static clt_status run_suite(step_bench *b) {
         CLT_TRY(run_shape(b, &shapes[i]));
     }
     if (!any)
-        return clt_error(CLT_USAGE, "clbench step: suite '%s' has no model%s%s (suites: mpt, seq, cpu)",
+        return clt_error(CLT_USAGE,
+                         "clbench step: suite '%s' has no model%s%s (suites: mpt, seq, cpu, vit, vit-cpu)",
                          b->suite, b->only ? " " : "", b->only ? b->only : "");
     clt_str_add(&b->rows, "\n]\n");
     char *text = clt_format("[%s", b->rows.s);
@@ -374,7 +435,8 @@ int bench_step(int argc, char **argv) {
     step_bench b = {.suite = "mpt", .precision = "fp32", .accumulate = 1, .seconds = 3};
     const clt_option options[] = {
         {"suite", 's', CLT_OPT_STR, &b.suite, "NAME",
-         "mpt (125m to 7b at 2048 tokens, the default), seq (1b from 512 to 8192), cpu (small shapes)"},
+         "mpt (125m to 7b at 2048 tokens, the default), seq (1b from 512 to 8192), cpu (small shapes), vit "
+         "(base and huge), vit-cpu (base, small batches)"},
         {"model", 'm', CLT_OPT_STR, &b.only, "NAME", "only this model of the suite"},
         {"device", 'd', CLT_OPT_STR, &b.device, "PATTERN", "part of a platform or device name, or P:D"},
         {"precision", 'p', CLT_OPT_STR, &b.precision, "P",
@@ -397,12 +459,14 @@ int bench_step(int argc, char **argv) {
     const clt_command command = {
         "clbench step",
         "[options]",
-        "Measures training steps of MPT models on random tokens, as in the throughput table that MosaicML "
+        "Measures training steps of MPT models on random tokens, or of Vision Transformers on random images, "
+        "as in the throughput table that MosaicML "
         "published: MFU counts 6 N + 12 L d T FLOP per token, over the peak that this device reaches in the "
         "same precision and over its maker's figure.",
         "  clbench step --suite mpt --precision amp_bf16\n"
         "  clbench step --suite mpt --model mpt-1b --precision amp_bf16 --json step.json\n"
-        "  clbench step --suite cpu\n",
+        "  clbench step --suite cpu\n"
+        "  clbench step --suite vit --model vit-huge-16 --precision amp_bf16 --no-clip\n",
         options,
         CLT_COUNT_OF(options),
         false};
