@@ -10,13 +10,14 @@ store_address=127.0.0.1 store_in=() store_client=() store_volumes=50
 store_python=$BUILD/object/bin/python
 store_dir=$tmp/store
 
-# free_ports N: prints N ports that are free now, below 32,000 so that the ports of gRPC, 10,000 higher, exist, too.
+# free_ports N: prints N ports that are free now, and so are the ports of gRPC, 10,000 higher. All are below 32,768, where
+# the ports begin that the kernel gives to clients: the server has to get the same ones again after store_stop.
 free_ports() {
     python3 - "$1" <<'PY'
 import random, socket, sys
 found = []
 while len(found) < int(sys.argv[1]):
-    port = random.randrange(12000, 32000)
+    port = random.randrange(12000, 22000)
     try:
         for p in (port, port + 10000):
             with socket.socket() as s:
@@ -74,6 +75,7 @@ PY
         kill -0 "$store_pid" 2>/dev/null || break
         sleep 0.2
     done
+    grep -a '^F' "$store_dir/log" # of its log levels the fatal one
     tail -n 20 "$store_dir/log"
     fail "the store did not start"
     exit 1
