@@ -29,10 +29,7 @@ static void maps_of(const clt_variant *v, const params *p, clt_tensor_map_params
 
 /* Without the causal mask every row sees all keys: the block that pads them least, of two the larger. */
 static int64_t best_block(int64_t seq) {
-    int64_t best = 128;
-    for (int64_t n = 112; n >= 96; n -= 16)
-        if (CLT_ROUND_UP(seq, n) < CLT_ROUND_UP(seq, best)) best = n;
-    return best;
+    return CLT_ROUND_UP(seq, 96) < CLT_ROUND_UP(seq, 112) ? 96 : 112;
 }
 
 bool clt_attention_wgmma_takes_mask(const params *p) {

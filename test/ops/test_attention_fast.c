@@ -56,6 +56,9 @@ static const shape cases[] = {
     {1, 300, 2, 2, 128, CLT_BF16, .values = ONE_HOT, .alibi = true},
     {1, 300, 2, 2, 128, CLT_F16, .values = SAME},
     {1, 1, 1, 1, 64, CLT_BF16, .unmasked = true},
+    {2, 128, 4, 2, 128, CLT_BF16, .unmasked = true, .packed = true},
+    {1, 1024, 2, 2, 64, CLT_F16, .unmasked = true},
+    {8, 197, 40, 40, 80, CLT_BF16, .unmasked = true, .packed = true}, /* several tiles per work-group */
     {2, 197, 3, 3, 64, CLT_BF16, .unmasked = true, .packed = true},
     {2, 257, 4, 4, 80, CLT_BF16, .unmasked = true, .packed = true},
     {1, 257, 4, 2, 128, CLT_F16, .unmasked = true, .alibi = true},
