@@ -145,6 +145,14 @@ check_kernels() {
     done < <(printf '%s\n' "${files[@]}" | grep '^clkernels/.*\.cl$')
 }
 
+# A row's param that the host reads, and that no table sets any more, silently has its default.
+check_params() {
+    local param
+    while IFS= read -r param; do
+        grep -qE "(^|[ ,])$param=" clkernels/*/*.vt || complain "clt_variant_param reads $param, which no table of clkernels sets"
+    done < <(grep -rhoE 'clt_variant_param\([^,]*, "[A-Z0-9_]+"' runtime test/ops | sed 's/.*"\(.*\)"/\1/' | sort -u)
+}
+
 check_format() {
     command -v clang-format >/dev/null || {
         echo "lint: clang-format is not installed, the formatting was not checked"
@@ -225,6 +233,7 @@ check_environment
 check_readmes
 check_links
 check_kernels
+check_params
 check_prose
 check_size
 if [ "${1:-}" != --rules ]; then

@@ -188,7 +188,6 @@ static bool takes(int d, const char *id, const gemm8_case *t) {
     if (clt_variant_param(row, "ALIGN_S", 1) > 1 && !t->b_tile && !has_aligned_scales(t)) return false;
     return (clt_variant_param(row, "FORMS", -1) >> t->form & 1) &&
            (clt_variant_param(row, "SCALES", -1) >> (t->a_tile + 2 * t->b_tile) & 1) &&
-           (clt_variant_param(row, "BLOCKS", -1) >> (t->block / 64 - 1) & 1) &&
            (clt_variant_param(row, "TYPES", -1) >> t->out & 1) && (align == 1 || at % align);
 }
 
