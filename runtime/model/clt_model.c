@@ -181,6 +181,15 @@ clt_model_facts clt_model_get_facts(const clt_model_config *c) {
     return f;
 }
 
+const clt_model_terms *clt_model_get_terms(const clt_model_config *c) {
+    static const clt_model_terms text = {.unit = "token",
+                                         .rate = "tok/s",
+                                         .cross_entropy = "LanguageCrossEntropy",
+                                         .perplexity = "LanguagePerplexity",
+                                         .accuracy = "TokenAccuracy"};
+    return c->family->terms ? c->family->terms : &text;
+}
+
 char *clt_model_describe(const clt_model_config *c) {
     return c->family->describe(c);
 }

@@ -50,6 +50,18 @@ typedef struct {
     bool generates;         /* clt_model_logits is supported */
 } clt_model_facts;
 clt_model_facts clt_model_get_facts(const clt_model_config *c);
+
+/* What a user reads about a model's runs: what they count, and the names that Composer gives its metrics. */
+typedef struct {
+    const char *unit; /* what clt_batch.tokens counts and a loss is the mean of: "token", "image" */
+    const char *rate; /* its short form: "tok/s" */
+    bool by_sample;   /* a unit is a sample: metrics count samples and never tokens */
+    const char *cross_entropy, *accuracy;
+    const char *perplexity,
+        *accuracy5; /* accuracy5: among the five most likely classes; NULL: not reported */
+} clt_model_terms;
+/* Never NULL. */
+const clt_model_terms *clt_model_get_terms(const clt_model_config *c);
 /* Its sizes in one line ("d_model 768, 12 layers, ..."); the caller frees it. */
 char *clt_model_describe(const clt_model_config *c);
 /* A copy with `layers` (at least 1) layers, for advice on what would fit; only with a layers_key. */

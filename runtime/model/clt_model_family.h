@@ -20,6 +20,7 @@ typedef struct {
     clt_status (*read)(clt_schema_reader *r, const char *path, json_t *o, clt_model_config *out);
     json_t *(*to_json)(const clt_model_config *c);       /* without model_type, which clt_model.c adds */
     clt_model_facts (*facts)(const clt_model_config *c); /* without `generates`, which clt_model.c sets */
+    const clt_model_terms *terms;                        /* NULL: those of language models */
     char *(*describe)(const clt_model_config *c);
     void (*set_layers)(clt_model_config *c, int64_t layers); /* in place; NULL without facts.layers_key */
 

@@ -26,6 +26,19 @@ static void fact(clt_str *out, const char *name, const char *fmt, ...) {
     clt_str_add(out, "</span></div>");
 }
 
+/* The newest results of an evaluation data set; the accuracy is that of a classifier alone. */
+static void evaluation(clt_str *out, const eval_columns *e) {
+    const char *colon = curves_is_plain(e) ? "" : ": ", *label = curves_is_plain(e) ? "" : e->label;
+    const size_t last = e->rows.n - 1;
+    char *loss = clt_format("evaluation loss%s%s", colon, label),
+         *accuracy = clt_format("evaluation accuracy%s%s", colon, label);
+    fact(out, loss, "%.4f", e->rows.v[LOSS + 1][last]);
+    if (isfinite(e->rows.v[ACCURACY5 + 1][last]))
+        fact(out, accuracy, "%.2f %%", 100 * e->rows.v[ACCURACY + 1][last]);
+    clt_free(loss);
+    clt_free(accuracy);
+}
+
 static void summary(clt_str *out, const metrics *m) {
     const columns *t = &m->train;
     char b[32];
@@ -37,7 +50,10 @@ static void summary(clt_str *out, const metrics *m) {
             seconds += isfinite(t->v[SECONDS + 1][i]) ? t->v[SECONDS + 1][i] : 0;
         fact(out, "batches", "%.0f", t->v[0][last]);
         fact(out, "training loss", "%.4f", t->v[LOSS + 1][last]);
-        fact(out, "tokens per second (median)", "%.0f", metrics_median(m, RATE));
+        char *unit = metrics_unit(m, true), *name = clt_format("%s per second (median)", unit);
+        fact(out, name, "%.0f", metrics_median(m, RATE));
+        clt_free(unit);
+        clt_free(name);
         if (isfinite(t->v[MFU + 1][last]))
             fact(out, "of the measured peak", "%.1f %%", 100 * metrics_median(m, MFU));
         fact(out, "time in training steps", "%s", clt_human_seconds(seconds, b));
@@ -46,13 +62,7 @@ static void summary(clt_str *out, const metrics *m) {
     }
     if (m->ettr > 0) fact(out, "effective training time", "%.1f %%", floor(1000 * m->ettr) / 10);
     if (m->starts > 1) fact(out, "starts", "%d", m->starts);
-    for (size_t i = 0; i < m->evals; i++) {
-        const eval_columns *e = &m->eval[i];
-        char *name = clt_format("evaluation loss%s%s", curves_is_plain(e) ? "" : ": ",
-                                curves_is_plain(e) ? "" : e->label);
-        fact(out, name, "%.4f", e->rows.v[LOSS + 1][e->rows.n - 1]);
-        clt_free(name);
-    }
+    for (size_t i = 0; i < m->evals; i++) evaluation(out, &m->eval[i]);
     clt_str_add(out, "</div>\n");
 }
 
