@@ -1,5 +1,5 @@
-/* cltrain report: one self-contained HTML file about a run, from its metrics.jsonl, config.yaml and log.txt,
- * optionally with the losses of other runs for comparison. */
+/* cltrain report: one self-contained HTML file about a run, from its metrics.jsonl, predictions.json,
+ * config.yaml and log.txt, optionally with the losses of other runs for comparison. */
 #include <jansson.h>
 #include <math.h>
 #include <string.h>
@@ -9,6 +9,7 @@
 #include "tools/cltrain/commands.h"
 #include "tools/cltrain/report_chart.h"
 #include "tools/cltrain/report_curves.h"
+#include "tools/cltrain/report_pictures.h"
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_options.h"
 
@@ -180,7 +181,7 @@ static void write_page(clt_str *out, const compared_run *run, int n) {
     char when[64];
     time_t now = time(NULL);
     strftime(when, sizeof when, "%Y-%m-%d %H:%M", localtime(&now));
-    clt_str_addf(out, "%s%s%s%s", head, chart_style, curves_style, style);
+    clt_str_addf(out, "%s%s%s%s%s", head, chart_style, curves_style, pictures_style, style);
     clt_str_add(out, "<title>cltrain report</title><h1>");
     html_text(out, run[0].name, strlen(run[0].name));
     clt_str_addf(out, "</h1><p>Made by cltrain %s on %s.%s</p>", clt_version(), when,
@@ -188,6 +189,7 @@ static void write_page(clt_str *out, const compared_run *run, int n) {
     summary(out, m);
     curves_add(out, run, n);
     if (n > 1) compare_add(out, run, n);
+    pictures_add(out, run[0].name);
     save_interval(out, m);
     event_table(out, m);
     clt_str_add(out, "<h2>Files</h2>");

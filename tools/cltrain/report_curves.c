@@ -104,9 +104,8 @@ static void loss_chart(clt_str *out, const curves *c) {
 /* The accuracies of a classifier's evaluation data set. */
 static void accuracy_chart(clt_str *out, const curves *c, const eval_columns *e) {
     double *x = eval_x(c, e);
-    const chart_series s[] = {
-        {"most likely class", chart_color[1], x, e->rows.v[ACCURACY + 1], e->rows.n, true},
-        {"five most likely classes", chart_color[2], x, e->rows.v[ACCURACY5 + 1], e->rows.n, true}};
+    const chart_series s[] = {{"top 1", chart_color[1], x, e->rows.v[ACCURACY + 1], e->rows.n, true},
+                              {"top 5", chart_color[2], x, e->rows.v[ACCURACY5 + 1], e->rows.n, true}};
     char *title = clt_format("Evaluation accuracy%s%s", curves_is_plain(e) ? "" : ": ",
                              curves_is_plain(e) ? "" : e->label);
     if (isfinite(e->rows.v[ACCURACY5 + 1][e->rows.n - 1]))

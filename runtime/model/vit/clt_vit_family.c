@@ -116,6 +116,7 @@ const clt_model_family clt_vit_family = {
     .destroy = clt_mpt_destroy,
     .train = clt_mpt_train,
     .eval = clt_mpt_eval,
+    .predictions = clt_vit_predictions,
     .fp8_formats = clt_mpt_fp8_formats,
     .fp8_amax = clt_mpt_fp8_amax,
     .fp8_set_scales = clt_mpt_fp8_set_scales,

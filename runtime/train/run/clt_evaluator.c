@@ -72,8 +72,10 @@ clt_status clt_run_eval(clt_run *r, bool json) {
         CLT_TRY(st);
         if (json && clt_group_rank(r->group) == 0) print_json(clt_model_get_terms(r->cfg->model), &row);
     }
+    clt_status st = r->files.local && !clt_group_stop(r->group) ? clt_run_predictions(r) : CLT_OK;
+    if (st != CLT_STOPPED) CLT_TRY(st);
     const bool stopped = clt_group_stop(r->group);
-    clt_status st = stopped ? CLT_OK : clt_run_icl_eval(r, json && (!r->opt->eval || r->opt->eval->json));
+    st = stopped ? CLT_OK : clt_run_icl_eval(r, json && (!r->opt->eval || r->opt->eval->json));
     if (st != CLT_STOPPED) CLT_TRY(st);
     r->pace.eval_seconds += clt_now() - start;
     return CLT_OK;
