@@ -163,12 +163,12 @@ clt_status clt_ckpt_copy_prepare(const clt_ckpt_copy_params *p, int64_t batch);
 
 typedef struct {
     char *name, *path;
-    bool valid; /* the manifest verifies and every data file has its size */
-    char *why;  /* why it is not valid, else NULL */
-    int64_t epoch, batch, token;
-    double loss;    /* NaN: unknown */
-    double saved;   /* seconds since 1970; 0: unknown */
-    uint64_t bytes; /* on disk */
+    bool valid;                          /* the manifest verifies and every data file has its size */
+    char *why;                           /* why it is not valid, else NULL */
+    int64_t epoch, batch, sample, token; /* a model of images counts a sample as a token */
+    double loss;                         /* NaN: unknown */
+    double saved;                        /* seconds since 1970; 0: unknown */
+    uint64_t bytes;                      /* on disk */
     char run_id[CLT_RUN_ID_BYTES];
 } clt_ckpt_info;
 

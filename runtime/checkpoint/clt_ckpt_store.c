@@ -73,6 +73,7 @@ static clt_status examine(const char *folder, const char *name, clt_ckpt_info *o
     }
     out->epoch = m->state.epoch;
     out->batch = m->state.batch;
+    out->sample = m->state.sample;
     out->token = m->state.token;
     out->loss = m->state.loss;
     out->saved = m->saved;

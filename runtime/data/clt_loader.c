@@ -443,6 +443,10 @@ int64_t clt_loader_batches(clt_loader *l, int64_t global_batch, bool drop_last) 
     return rows / global_batch + (!drop_last && rows % global_batch > 0);
 }
 
+const char *clt_loader_class_name(const clt_loader *l, int64_t label) {
+    return l->reader->ops->class_name ? l->reader->ops->class_name(l->reader, label) : NULL;
+}
+
 bool clt_loader_shares_rows(const clt_loader *l) {
     return l->reader->ops->members != NULL;
 }

@@ -121,6 +121,9 @@ bool clt_loader_fetches(const clt_loader *l);
 /* Zeros if nothing is fetched. */
 clt_loader_stalls clt_loader_get_stalls(const clt_loader *l);
 
+/* The name of a class of pictures, of the loader's data set; NULL: it has none. */
+const char *clt_loader_class_name(const clt_loader *l, int64_t label);
+
 /* --- for people and tests --- */
 
 /* Whether several samples may share a row: clt_batch.sample_ids has the first one of each row. */

@@ -50,6 +50,8 @@ typedef struct {
     clt_status (*ids)(clt_reader *r, int64_t epoch, int64_t first, int64_t count, int64_t *ids);
     /* The number in the loader's clt_fetch of the shard that has a sample; SIZE_MAX: none. NULL: unknown. */
     size_t (*shard)(const clt_reader *r, int64_t sample);
+    /* As clt_loader_class_name. NULL: classes have no names. */
+    const char *(*class_name)(const clt_reader *r, int64_t label);
     void (*close)(clt_reader *r);
 } clt_reader_ops;
 

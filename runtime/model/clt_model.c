@@ -178,7 +178,17 @@ void clt_model_config_free(clt_model_config *c) {
 clt_model_facts clt_model_get_facts(const clt_model_config *c) {
     clt_model_facts f = c->family->facts(c);
     f.generates = c->family->logits != NULL;
+    f.classifies = c->family->predictions != NULL;
     return f;
+}
+
+const clt_model_terms *clt_model_get_terms(const clt_model_config *c) {
+    static const clt_model_terms text = {.unit = "token",
+                                         .rate = "tok/s",
+                                         .cross_entropy = "LanguageCrossEntropy",
+                                         .perplexity = "LanguagePerplexity",
+                                         .accuracy = "TokenAccuracy"};
+    return c->family->terms ? c->family->terms : &text;
 }
 
 char *clt_model_describe(const clt_model_config *c) {
@@ -362,6 +372,10 @@ clt_status clt_model_fp8_set_scales(clt_model *m, const float *scale) {
 
 clt_status clt_model_eval(clt_model *m, const clt_model_pass *p, clt_model_correct *correct) {
     return m->family->eval(m, p, correct);
+}
+
+clt_status clt_model_predictions(clt_model *m, int64_t samples, clt_model_prediction *out) {
+    return m->family->predictions(m, samples, out);
 }
 
 clt_status clt_model_logits(clt_model *m, const int32_t *tokens, int64_t len, int64_t first, int64_t rows,

@@ -48,8 +48,21 @@ typedef struct {
     bool tied;              /* the head reads the table's first tensor, the token embedding */
     bool seq_ids;           /* attention is limited to sequences: batches must have CLT_TEXT_SEQ_IDS */
     bool generates;         /* clt_model_logits is supported */
+    bool classifies;        /* clt_model_predictions is supported: batches are those of clt_image_layout */
 } clt_model_facts;
 clt_model_facts clt_model_get_facts(const clt_model_config *c);
+
+/* What a user reads about a model's runs: what they count, and the names that Composer gives its metrics. */
+typedef struct {
+    const char *unit; /* what clt_batch.tokens counts and a loss is the mean of: "token", "image" */
+    const char *rate; /* its short form: "tok/s" */
+    bool by_sample;   /* a unit is a sample: metrics count samples and never tokens */
+    const char *cross_entropy, *accuracy;
+    const char *perplexity,
+        *accuracy5; /* accuracy5: among the five most likely classes; NULL: not reported */
+} clt_model_terms;
+/* Never NULL. */
+const clt_model_terms *clt_model_get_terms(const clt_model_config *c);
 /* Its sizes in one line ("d_model 768, 12 layers, ..."); the caller frees it. */
 char *clt_model_describe(const clt_model_config *c);
 /* A copy with `layers` (at least 1) layers, for advice on what would fit; only with a layers_key. */
@@ -221,6 +234,15 @@ typedef struct {
 } clt_model_correct;
 /* Forward only; waits. Adds to *correct. */
 clt_status clt_model_eval(clt_model *m, const clt_model_pass *p, clt_model_correct *correct);
+
+/* What a classifier takes a sample for. */
+typedef struct {
+    int32_t label;     /* the most likely class, the first of equal ones */
+    float probability; /* of that class, by the softmax of the logits */
+} clt_model_prediction;
+/* The predictions for the `samples` samples of the last clt_model_eval, in which nothing may have followed.
+ * Waits. Only for models whose facts say `classifies`. CLT_NO_MEMORY. */
+clt_status clt_model_predictions(clt_model *m, int64_t samples, clt_model_prediction *out);
 
 /* Forward over `len` <= seq tokens of one text; writes the logits of positions [first, first + rows) into
  * host memory [rows, V]. Waits. With shape.texts the common prefix of this text and the one in place 0 is not

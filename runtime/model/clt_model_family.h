@@ -18,8 +18,10 @@ typedef struct {
 
     /* Fills a zeroed configuration. r->ignore_unknown is set for a config.json. */
     clt_status (*read)(clt_schema_reader *r, const char *path, json_t *o, clt_model_config *out);
-    json_t *(*to_json)(const clt_model_config *c);       /* without model_type, which clt_model.c adds */
-    clt_model_facts (*facts)(const clt_model_config *c); /* without `generates`, which clt_model.c sets */
+    json_t *(*to_json)(const clt_model_config *c); /* without model_type, which clt_model.c adds */
+    clt_model_facts (*facts)(
+        const clt_model_config *c); /* without generates and classifies, which clt_model.c sets */
+    const clt_model_terms *terms;   /* NULL: those of language models */
     char *(*describe)(const clt_model_config *c);
     void (*set_layers)(clt_model_config *c, int64_t layers); /* in place; NULL without facts.layers_key */
 
@@ -55,6 +57,8 @@ typedef struct {
     void (*destroy)(clt_model *m);
     clt_status (*train)(clt_model *m, const clt_model_pass *p);
     clt_status (*eval)(clt_model *m, const clt_model_pass *p, clt_model_correct *correct);
+    /* NULL: the family does not classify. */
+    clt_status (*predictions)(clt_model *m, int64_t samples, clt_model_prediction *out);
     /* NULL: the family does not generate text. */
     clt_status (*logits)(clt_model *m, const int32_t *tokens, int64_t len, int64_t first, int64_t rows,
                          float *logits);

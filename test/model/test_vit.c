@@ -218,7 +218,28 @@ static void check_loss(const char *what, const rig *g, json_t *want, const char 
 
 /* --- the golden models --- */
 
-/* Logits of an evaluation, and how many labels have the largest one. */
+/* The last evaluation's predictions are those of the logits `want`, which differ from its own by at most
+ * `bound` of the largest one. */
+static void check_predictions(const rig *g, const float *want, double bound) {
+    clt_model_prediction p[SAMPLES];
+    double largest = 0;
+    tu_assert_ok(clt_model_predictions(g->model, SAMPLES, p), "predictions");
+    for (int64_t i = 0; i < SAMPLES * g->classes; i++) largest = fmax(largest, fabs((double)want[i]));
+    for (int64_t s = 0; s < SAMPLES; s++) {
+        const float *z = want + s * g->classes;
+        double sum = 0;
+        int best = 0;
+        for (int k = 0; k < g->classes; k++) {
+            sum += exp((double)z[k]);
+            if (z[k] > z[best]) best = k;
+        }
+        assert_int_equal(p[s].label, best);
+        /* The logarithm of a probability is a logit minus a mean of logits. */
+        assert_true(fabs(log((double)p[s].probability) - ((double)z[best] - log(sum))) < 2 * bound * largest);
+    }
+}
+
+/* Logits of an evaluation, its predictions, and how many labels have the largest one. */
 static void check_eval(rig *g, const char *key, double bound) {
     size_t n;
     clt_model_correct correct = {0}, expected = {0};
@@ -226,6 +247,7 @@ static void check_eval(rig *g, const char *key, double bound) {
     const clt_model_pass p = {.batch = &g->batch, .weight = 1, .sample_loss = g->losses};
     tu_assert_ok(clt_model_eval(g->model, &p, &correct), "eval");
     tu_assert_ok(clt_model_activation(g->model, "logits", got, n), "logits");
+    check_predictions(g, want, bound);
     const double d = relative(got, want, n);
     printf("    logits %.2g\n", d);
     assert_true(d < bound);

@@ -59,6 +59,91 @@ for source in mds/jpeg imagefolder/train; do
     echo "same: $source with mixup and cutmix on 1 and 3 ranks, other threads, and resumed: $(echo $want)"
 done
 
+# Wherever a user reads about the run it counts images, under Composer's names, and says nothing of tokens.
+run words 1 mds/jpeg max_duration=3ba cltrain.csv="$tmp/words.csv" cltrain.prometheus="$tmp/words.prom" \
+    "callbacks={speed_monitor: {}, early_stopper: {monitor: MulticlassAccuracy, dataloader_label: val}}"
+"$cltrain" train --device pocl "${conf[@]}" train_loader.dataset.local="$images/mds/jpeg" save_folder="$tmp/words" \
+    "callbacks={speed_monitor: {}}" log_config=false >"$tmp/words.txt" 2>&1 || fail "console"
+"$cltrain" eval --device pocl "${conf[@]}" train_loader.dataset.local="$images/mds/jpeg" load_path="$tmp/words" >>"$tmp/words.txt" 2>&1 || fail "eval"
+"$cltrain" plan "${conf[@]}" >>"$tmp/words.txt" 2>&1 || fail "plan"
+"$cltrain" top "$tmp/words" >>"$tmp/words.txt" && "$cltrain" ckpt ls "$tmp/words" >>"$tmp/words.txt" || fail "top, ckpt ls"
+"$cltrain" report "$tmp/words" --out "$tmp/words.html" >"$log" 2>&1 || fail "report"
+python3 - "$tmp" >"$log" 2>&1 <<'PY'
+import json, re, sys
+tmp = sys.argv[1]
+text = open(tmp + "/words.txt").read()
+curves = open(tmp + "/words.html").read().split("<h2>Events")[0]
+files = {name: open(f"{tmp}/{name}").read() for name in ("words/metrics.jsonl", "words.csv", "words.prom")}
+files["words/metrics.jsonl"] = "\n".join(r for r in files["words/metrics.jsonl"].splitlines() if "event" not in r)
+for name, s in dict(files, console=text, report=curves).items():
+    found = re.search(r".*([Tt]oken|[Pp]erplexity|Language[CP]).*", s)
+    assert not found, (name, found.group())
+for name in ("metrics/train/CrossEntropy", "metrics/eval/val/CrossEntropy", "metrics/eval/val/MulticlassAccuracy",
+             "metrics/eval/val/MulticlassAccuracyTop5", "throughput/samples_per_sec", "throughput/device/samples_per_sec"):
+    assert f" {name}: " in text, name
+assert re.search(r"done: 6 batches, \d+ images in", text) and re.search(r"images/s +step", text)
+rows = [json.loads(line) for line in open(tmp + "/words/metrics.jsonl")]
+steps = [r for r in rows if "loss" in r and "event" not in r]
+assert len(steps) == 6 and all(r["samples_per_sec"] > 0 for r in steps)
+evals = [json.loads(line) for line in text.splitlines() if line.startswith('{"label"')]
+assert len(evals) == 1 and 0 <= evals[0]["eval_accuracy"] <= evals[0]["eval_accuracy_top5"] <= 1, evals
+newest = [r for r in rows if "eval_loss" in r]
+assert evals[0]["eval_accuracy"] == newest[-1]["eval_accuracy"]
+csv = [line.split(",") for line in files["words.csv"].splitlines()]
+assert len(csv) == 5 and {len(line) for line in csv} == {15}, csv
+assert csv[0][-1] == "eval_accuracy_top5" and csv[4][-1] == "%.9g" % newest[0]["eval_accuracy_top5"], csv
+for part in ("images per second", ">images<", "nats per image", "evaluation accuracy"):
+    assert part in curves, part
+PY
+report "a run of images counts images, under Composer's names" $?
+"$cltrain" train --device pocl "${conf[@]}" train_loader.dataset.local="$images/mds/jpeg" save_folder="$tmp/stopper" \
+    "callbacks={early_stopper: {monitor: TokenAccuracy, dataloader_label: val}}" >"$log" 2>&1
+[ $? = 78 ] && grep -q "TokenAccuracy, which this model does not have: use CrossEntropy or MulticlassAccuracy" "$log"
+report "metrics of text are refused" $?
+
+# Every evaluation leaves pictures with predictions: the same file for any ranks, batches and stages; the report has them.
+mkdir -p "$tmp/val"/{first,second}
+cp "$images"/imagefolder/train/{bee,Zebra}/* "$tmp/val/first" && cp "$images"/imagefolder/train/9/* "$tmp/val/second"
+for eval in all:"$tmp/val" some:"$images/imagefolder/train"; do
+    set -- "${eval%%:*}" max_duration=3ba eval_loader.dataset.local="${eval#*:}"
+    run "$1" 1 imagefolder/train "${@:2}"
+    run "$1-3" 3 imagefolder/train "${@:2}" device_eval_batch_size=1 cltrain.zero_stage=3
+    cmp "$tmp/$1/predictions.json" "$tmp/$1-3/predictions.json" >"$log" 2>&1
+    report "predictions on 1 and 3 ranks, $1 pictures" $?
+    sed -i '2s/"png":"/&<i>/; s/_name":"/&<i>/g' "$tmp/$1-3/predictions.json"
+    "$cltrain" report "$tmp/$1" >"$log" 2>&1 && "$cltrain" report "$tmp/$1-3" >"$log" 2>&1 || fail "report"
+done
+python3 - "$tmp" "$images/imagefolder/train" >"$log" 2>&1 <<'PY'
+import base64, json, pathlib, struct, sys
+def check(run, folder):
+    classes = sorted(p.name for p in folder.iterdir() if p.is_dir())
+    labels = [i for i, c in enumerate(classes) for p in folder.joinpath(c).rglob("*") if p.suffix in (".png", ".jpg")]
+    n = min(8, len(labels))
+    o = json.loads((run / "predictions.json").read_text())
+    page = (run / "report.html").read_text()
+    assert o["batch"] == 3 and o["data"] == "val", o
+    assert [x["sample"] for x in o["images"]] == [(2 * i + 1) * len(labels) // (2 * n) for i in range(n)]
+    for x in o["images"]:
+        assert x["label"] == labels[x["sample"]] and x["label_name"] == classes[x["label"]], x
+        assert x["predicted_name"] == (classes[x["predicted"]] if x["predicted"] < len(classes) else str(x["predicted"])), x
+        assert 0.1 <= x["probability"] <= 1, x  # the largest of ten
+        png = base64.b64decode(x["png"], validate=True)
+        assert png[:8] == b"\x89PNG\r\n\x1a\n" and struct.unpack(">II", png[16:24]) == (32, 32)
+        assert f"data:image/png;base64,{x['png']}'" in page
+    wrong = sum(x["label"] != x["predicted"] for x in o["images"])
+    assert page.count("<figure") == n and page.count("<figure class='no'") == wrong
+    return n, wrong, len(labels)
+tmp = pathlib.Path(sys.argv[1])
+n, wrong, total = check(tmp / "all", tmp / "val")
+newest = [json.loads(line) for line in open(tmp / "all/metrics.jsonl") if "eval_accuracy" in line][-1]
+assert n == total and abs(1 - wrong / n - newest["eval_accuracy"]) < 1e-8, (n, wrong, total, newest)
+n, wrong, total = check(tmp / "some", pathlib.Path(sys.argv[2]))
+assert n == 8 and total > 8
+damaged = (tmp / "some-3/report.html").read_text().split("<h2>Files")[0]
+assert damaged.count("<figure") == n - 1 and "<i>" not in damaged and "&lt;i&gt;" in damaged
+PY
+report "the report shows them" $?
+
 # A picture that is damaged ends the run with its name.
 mkdir -p "$tmp/set/a" && cp "$images/bad/truncated.jpg" "$images/files/rgb.png" "$tmp/set/a"
 "$cltrain" train --device pocl "${conf[@]}" train_loader.dataset.local="$tmp/set" global_train_batch_size=2 \

@@ -153,6 +153,8 @@ static void a_full_disk_costs_one_line(void **state) {
     clt_sinks *s;
     char *text;
     memfs *fs = mem_create();
+    assert_int_equal(clt_model_config_parse("{\"model_type\": \"timm_vit\"}", false, "config", &cfg->model),
+                     CLT_OK);
     clt_io_probe *probe = clt_io_probe_create(mem_component(fs));
     assert_int_equal(clt_io_register("mem", clt_io_probe_component(probe)), CLT_OK);
     assert_int_equal(clt_io_mkdirs("mem:///run"), CLT_OK);
@@ -170,6 +172,7 @@ static void a_full_disk_costs_one_line(void **state) {
     assert_non_null(strstr(text, "\n{\"event\":\"test\",\"batch\":3}\n{\"event\":\"test\",\"batch\":4}\n"));
     assert_null(strstr(text, "\"batch\":2}"));
     clt_free(text);
+    clt_model_config_free(cfg->model);
     clt_free(cfg);
     clt_io_unregister("mem");
     clt_io_probe_destroy(probe);

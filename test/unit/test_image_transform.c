@@ -13,6 +13,7 @@
 #include "runtime/base/clt_io.h"
 #include "runtime/checkpoint/clt_safetensors.h"
 #include "runtime/data/image/clt_image_transform.h"
+#include "runtime/data/image/clt_image_write.h"
 #include "test/golden_util.h"
 
 #define DIR "test/golden/vit/images/"
@@ -186,6 +187,44 @@ static void crops_are_cut_before_they_are_resized(void **state) {
     clt_image_free(&part);
 }
 
+/* --- back to a file --- */
+
+/* A model's pixels give the bytes that they were made of, and a PNG of these decodes to them. */
+static void pixels_become_a_png_again(void **state) {
+    (void)state;
+    enum { SIZE = 50, BLOCK = 4, SIDE = SIZE / BLOCK, PIXELS = 3 * SIZE * SIZE };
+    clt_image in = {0}, out = {0};
+    clt_image_work w = {0};
+    clt_image_transform t;
+    clt_str png = {0};
+    float pixels[PIXELS];
+    uint8_t rgb[PIXELS], small[3 * SIDE * SIDE];
+    clt_image_transform_default(&t);
+    t.size = SIZE;
+    const double mean[3] = {0.485, 0.456, 0.406}, std[3] = {0.229, 0.224, 0.225};
+    read_picture("rgb.png", &in);
+    assert_int_equal(clt_image_apply(&t, &in, 0, 0, &w, pixels), CLT_OK);
+    clt_image_to_rgb(pixels, SIZE, 1, mean, std, rgb);
+    assert_memory_equal(rgb, w.rgb, sizeof rgb);
+    assert_int_equal(clt_image_write_png(rgb, SIZE, SIZE, &png), CLT_OK);
+    assert_int_equal(clt_image_decode("png", CLT_IMAGE_FILE, png.s, png.len, SIZE * SIZE, &out), CLT_OK);
+    assert_true(out.width == SIZE && out.height == SIZE);
+    assert_memory_equal(out.rgb, rgb, sizeof rgb);
+    clt_image_to_rgb(pixels, SIZE, BLOCK, mean, std, small);
+    for (int y = 0; y < SIDE; y++)
+        for (int x = 0; x < SIDE; x++)
+            for (int c = 0; c < 3; c++) {
+                double sum = 0;
+                for (int k = 0; k < BLOCK * BLOCK; k++)
+                    sum += rgb[3 * ((y * BLOCK + k / BLOCK) * SIZE + x * BLOCK + k % BLOCK) + c];
+                assert_true(fabs(small[3 * (y * SIDE + x) + c] - sum / (BLOCK * BLOCK)) <= 0.51);
+            }
+    clt_str_free(&png);
+    clt_image_free(&in);
+    clt_image_free(&out);
+    clt_image_work_free(&w);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(evaluation_gives_the_bytes_of_torchvision),
@@ -193,6 +232,7 @@ int main(void) {
         cmocka_unit_test(thin_pictures_give_the_middle),
         cmocka_unit_test(choices_depend_on_seed_epoch_and_sample),
         cmocka_unit_test(crops_are_cut_before_they_are_resized),
+        cmocka_unit_test(pixels_become_a_png_again),
     };
     if (clt_image_check_build() != CLT_OK) return 0; /* built with IMAGES=0 */
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -15,8 +15,10 @@ static void print_json_row(const clt_ckpt_info *c, bool last) {
     clt_json_escape(&b, c->name);
     clt_str_addf(&b, ",\"valid\":%s", c->valid ? "true" : "false");
     if (c->valid) {
-        clt_str_addf(&b, ",\"epoch\":%lld,\"batch\":%lld,\"token\":%lld,\"bytes\":%llu,\"saved\":%.3f",
-                     (long long)c->epoch, (long long)c->batch, (long long)c->token,
+        clt_str_addf(&b,
+                     ",\"epoch\":%lld,\"batch\":%lld,\"sample\":%lld,\"token\":%lld,\"bytes\":%llu,"
+                     "\"saved\":%.3f",
+                     (long long)c->epoch, (long long)c->batch, (long long)c->sample, (long long)c->token,
                      (unsigned long long)c->bytes, c->saved);
         if (isfinite(c->loss)) clt_str_addf(&b, ",\"loss\":%.9g", c->loss);
     } else {
@@ -43,6 +45,17 @@ static void print_row(const clt_ckpt_info *c) {
            (long long)c->token, loss, clt_human_bytes((double)c->bytes, size), when);
 }
 
+/* Whether all that can be read are of models of images, which count a sample as one token. */
+static bool by_sample(const clt_ckpt_info *list, int n) {
+    bool any = false;
+    for (int i = 0; i < n; i++) {
+        if (!list[i].valid || list[i].token == 0) continue;
+        if (list[i].token != list[i].sample) return false;
+        any = true;
+    }
+    return any;
+}
+
 int ckpt_ls(int argc, char **argv) {
     bool json = false;
     clt_option options[] = {{"json", 0, CLT_OPT_FLAG, &json, NULL, "a list of objects instead of the table"}};
@@ -65,8 +78,8 @@ int ckpt_ls(int argc, char **argv) {
     } else if (st == CLT_OK && n == 0) {
         clt_info("%s has no checkpoints", rest.v[0]);
     } else if (st == CLT_OK) {
-        printf("%-28s %8s %6s %14s %9s %10s  %s\n", "name", "batch", "epoch", "tokens", "loss", "size",
-               "saved");
+        printf("%-28s %8s %6s %14s %9s %10s  %s\n", "name", "batch", "epoch",
+               by_sample(list, n) ? "samples" : "tokens", "loss", "size", "saved");
         for (int i = 0; i < n; i++) print_row(&list[i]);
     }
     clt_ckpt_scan_free(list, n);

@@ -202,17 +202,16 @@ static void row(const char *what, uint64_t bytes, const char *note) {
 static void print_work(const clt_config *c, const clt_device_facts *f, const clt_plan *p) {
     const int ranks = p->ranks;
     char b[32], n[32], *sizes = clt_model_describe(c->model);
-    const bool text = clt_model_get_facts(c->model).vocab_size > 0;
-    const char *unit = text ? "token" : "image";
-    double tokens = (double)c->global_train_batch_size * (double)(text ? c->max_seq_len : 1);
+    const clt_model_terms *terms = clt_model_get_terms(c->model);
+    double units = (double)c->global_train_batch_size * (double)(terms->by_sample ? 1 : c->max_seq_len);
     uint64_t params = clt_model_param_count(c->model);
     double flops = clt_model_train_flops_per_token(c->model, c->max_seq_len);
     printf("model        %llu parameters (%s), %s, sequence %lld\n", (unsigned long long)params,
            clt_human_count((double)params, n), sizes, (long long)c->max_seq_len);
     clt_free(sizes);
-    printf("step         %lld samples, %s %ss, %.4g FLOP (%.4g per %s)\n",
-           (long long)c->global_train_batch_size, clt_human_count(tokens, n), unit, flops * tokens, flops,
-           unit);
+    printf("step         %lld samples, ", (long long)c->global_train_batch_size);
+    if (!terms->by_sample) printf("%s %ss, ", clt_human_count(units, n), terms->unit);
+    printf("%.4g FLOP (%.4g per %s)\n", flops * units, flops, terms->unit);
     printf("device       %s, %s; %d rank%s, microbatch %lld%s%s\n", f->name,
            clt_human_bytes((double)f->global_mem, b), ranks, ranks == 1 ? "" : "s", (long long)p->microbatch,
            c->device_train_microbatch_size ? "" : " (auto)", clt_recompute_text(p->recompute));
@@ -301,15 +300,16 @@ static void print_json(const clt_config *c, const clt_plan *p, uint64_t capacity
     print_stages_json(all);
     printf("\"parameters\":%llu,\"microbatch\":%lld,\"weights\":%llu,\"weights_16\":%llu,\"gradients\":%llu,"
            "\"optimizer\":%llu,\"activations\":%llu,\"logits\":%llu,\"workspace\":%llu,\"exchange\":%llu,"
-           "\"other\":%llu,\"total\":%llu,\"capacity\":%llu,\"flops_per_token\":%.6g,\"checkpoint\":%llu,"
+           "\"other\":%llu,\"total\":%llu,\"capacity\":%llu,\"flops_per_%s\":%.6g,\"checkpoint\":%llu,"
            "\"save_every_seconds\":%s}\n",
            (unsigned long long)clt_model_param_count(c->model), (long long)p->microbatch,
            (unsigned long long)m->weights, (unsigned long long)m->copy, (unsigned long long)m->gradients,
            (unsigned long long)m->optimizer, (unsigned long long)m->model.activations,
            (unsigned long long)m->model.logits, (unsigned long long)m->model.workspace,
            (unsigned long long)m->reduction, (unsigned long long)m->model.other, (unsigned long long)m->total,
-           (unsigned long long)capacity, clt_model_train_flops_per_token(c->model, c->max_seq_len),
-           (unsigned long long)s->checkpoint, every);
+           (unsigned long long)capacity, clt_model_get_terms(c->model)->unit,
+           clt_model_train_flops_per_token(c->model, c->max_seq_len), (unsigned long long)s->checkpoint,
+           every);
 }
 
 /* --- the command --- */

@@ -1,5 +1,5 @@
-/* cltrain report: one self-contained HTML file about a run, from its metrics.jsonl, config.yaml and log.txt,
- * optionally with the losses of other runs for comparison. */
+/* cltrain report: one self-contained HTML file about a run, from its metrics.jsonl, predictions.json,
+ * config.yaml and log.txt, optionally with the losses of other runs for comparison. */
 #include <jansson.h>
 #include <math.h>
 #include <string.h>
@@ -9,6 +9,7 @@
 #include "tools/cltrain/commands.h"
 #include "tools/cltrain/report_chart.h"
 #include "tools/cltrain/report_curves.h"
+#include "tools/cltrain/report_pictures.h"
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_options.h"
 
@@ -26,6 +27,19 @@ static void fact(clt_str *out, const char *name, const char *fmt, ...) {
     clt_str_add(out, "</span></div>");
 }
 
+/* The newest results of an evaluation data set; the accuracy is that of a classifier alone. */
+static void evaluation(clt_str *out, const eval_columns *e) {
+    const char *colon = curves_is_plain(e) ? "" : ": ", *label = curves_is_plain(e) ? "" : e->label;
+    const size_t last = e->rows.n - 1;
+    char *loss = clt_format("evaluation loss%s%s", colon, label),
+         *accuracy = clt_format("evaluation accuracy%s%s", colon, label);
+    fact(out, loss, "%.4f", e->rows.v[LOSS + 1][last]);
+    if (isfinite(e->rows.v[ACCURACY5 + 1][last]))
+        fact(out, accuracy, "%.2f %%", 100 * e->rows.v[ACCURACY + 1][last]);
+    clt_free(loss);
+    clt_free(accuracy);
+}
+
 static void summary(clt_str *out, const metrics *m) {
     const columns *t = &m->train;
     char b[32];
@@ -37,7 +51,10 @@ static void summary(clt_str *out, const metrics *m) {
             seconds += isfinite(t->v[SECONDS + 1][i]) ? t->v[SECONDS + 1][i] : 0;
         fact(out, "batches", "%.0f", t->v[0][last]);
         fact(out, "training loss", "%.4f", t->v[LOSS + 1][last]);
-        fact(out, "tokens per second (median)", "%.0f", metrics_median(m, RATE));
+        char *unit = metrics_unit(m, true), *name = clt_format("%s per second (median)", unit);
+        fact(out, name, "%.0f", metrics_median(m, RATE));
+        clt_free(unit);
+        clt_free(name);
         if (isfinite(t->v[MFU + 1][last]))
             fact(out, "of the measured peak", "%.1f %%", 100 * metrics_median(m, MFU));
         fact(out, "time in training steps", "%s", clt_human_seconds(seconds, b));
@@ -46,13 +63,7 @@ static void summary(clt_str *out, const metrics *m) {
     }
     if (m->ettr > 0) fact(out, "effective training time", "%.1f %%", floor(1000 * m->ettr) / 10);
     if (m->starts > 1) fact(out, "starts", "%d", m->starts);
-    for (size_t i = 0; i < m->evals; i++) {
-        const eval_columns *e = &m->eval[i];
-        char *name = clt_format("evaluation loss%s%s", curves_is_plain(e) ? "" : ": ",
-                                curves_is_plain(e) ? "" : e->label);
-        fact(out, name, "%.4f", e->rows.v[LOSS + 1][e->rows.n - 1]);
-        clt_free(name);
-    }
+    for (size_t i = 0; i < m->evals; i++) evaluation(out, &m->eval[i]);
     clt_str_add(out, "</div>\n");
 }
 
@@ -170,7 +181,7 @@ static void write_page(clt_str *out, const compared_run *run, int n) {
     char when[64];
     time_t now = time(NULL);
     strftime(when, sizeof when, "%Y-%m-%d %H:%M", localtime(&now));
-    clt_str_addf(out, "%s%s%s%s", head, chart_style, curves_style, style);
+    clt_str_addf(out, "%s%s%s%s%s", head, chart_style, curves_style, pictures_style, style);
     clt_str_add(out, "<title>cltrain report</title><h1>");
     html_text(out, run[0].name, strlen(run[0].name));
     clt_str_addf(out, "</h1><p>Made by cltrain %s on %s.%s</p>", clt_version(), when,
@@ -178,6 +189,7 @@ static void write_page(clt_str *out, const compared_run *run, int n) {
     summary(out, m);
     curves_add(out, run, n);
     if (n > 1) compare_add(out, run, n);
+    pictures_add(out, run[0].name);
     save_interval(out, m);
     event_table(out, m);
     clt_str_add(out, "<h2>Files</h2>");

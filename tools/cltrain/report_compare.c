@@ -57,11 +57,13 @@ void compare_losses(clt_str *out, const compared_run *run, int n, x_axis axis) {
         x[i] = metrics_x(&run[i].m, axis);
         s[i] = (chart_series){clt_path_base(run[i].name), chart_color[i], x[i], t->v[LOSS + 1], t->n, false};
     }
-    chart_add(out, &(chart){.title = "Training loss (nats per token)",
-                            .x_label = metrics_x_label(axis),
-                            .x = (chart_x)axis,
-                            .series = s,
-                            .n = (size_t)n});
+    char *unit = metrics_unit(&run[0].m, false), *title = clt_format("Training loss (nats per %s)", unit),
+         *label = metrics_x_label(&run[0].m, axis);
+    chart_add(out,
+              &(chart){.title = title, .x_label = label, .x = (chart_x)axis, .series = s, .n = (size_t)n});
+    clt_free(unit);
+    clt_free(title);
+    clt_free(label);
     for (int i = 0; i < n; i++) clt_free(x[i]);
 }
 
@@ -75,7 +77,7 @@ void compare_add(clt_str *out, const compared_run *run, int n) {
             clt_path_base(run[i].name), chart_color[i], d[i].batch, d[i].difference, d[i].n, false};
     }
     chart_add(out, &(chart){.title = "Training loss minus the first run&#39;s",
-                            .x_label = metrics_x_label(X_BATCH),
+                            .x_label = "batches",
                             .series = s + 1,
                             .n = (size_t)n - 1});
     clt_str_add(out, "<table><tr><th>run</th><th>batches in common</th><th>largest "

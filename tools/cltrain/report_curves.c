@@ -58,14 +58,24 @@ typedef struct {
 
 static void add_chart(clt_str *out, const curves *c, const char *title, const chart_series *s, size_t n,
                       bool log_y) {
+    char *label = metrics_x_label(c->m, c->axis);
     chart_add(out, &(chart){.title = title,
-                            .x_label = metrics_x_label(c->axis),
+                            .x_label = label,
                             .series = s,
                             .n = n,
                             .marks = c->mark,
                             .n_marks = c->marks,
                             .x = (chart_x)c->axis,
                             .log_y = log_y});
+    clt_free(label);
+}
+
+/* The x values of an evaluation data set's rows; the caller frees them. */
+static double *eval_x(const curves *c, const eval_columns *e) {
+    double *x = clt_calloc(e->rows.n, sizeof *x);
+    for (size_t k = 0; k < e->rows.n; k++)
+        x[k] = c->axis == X_BATCH ? e->rows.v[0][k] : metrics_x_at(c->m, c->x, e->rows.v[0][k]);
+    return x;
 }
 
 /* The losses of training and of every evaluation data set. The legend has room for the first names only. */
@@ -78,16 +88,30 @@ static void loss_chart(clt_str *out, const curves *c) {
     for (size_t i = 0; i < m->evals; i++) {
         const eval_columns *e = &m->eval[i];
         const char *label = curves_is_plain(e) ? "evaluation" : i < CHART_COLORS - 1 ? e->label : "";
-        x[i] = clt_calloc(e->rows.n, sizeof **x);
-        for (size_t k = 0; k < e->rows.n; k++)
-            x[i][k] = c->axis == X_BATCH ? e->rows.v[0][k] : metrics_x_at(m, c->x, e->rows.v[0][k]);
+        x[i] = eval_x(c, e);
         s[i + 1] = (chart_series){
             label, chart_color[1 + i % (CHART_COLORS - 1)], x[i], e->rows.v[LOSS + 1], e->rows.n, true};
     }
-    add_chart(out, c, "Loss (cross-entropy, nats per token)", s, m->evals + 1, false);
+    char *unit = metrics_unit(m, false), *title = clt_format("Loss (cross-entropy, nats per %s)", unit);
+    add_chart(out, c, title, s, m->evals + 1, false);
+    clt_free(unit);
+    clt_free(title);
     for (size_t i = 0; i < m->evals; i++) clt_free(x[i]);
     clt_free(x);
     clt_free(s);
+}
+
+/* The accuracies of a classifier's evaluation data set. */
+static void accuracy_chart(clt_str *out, const curves *c, const eval_columns *e) {
+    double *x = eval_x(c, e);
+    const chart_series s[] = {{"top 1", chart_color[1], x, e->rows.v[ACCURACY + 1], e->rows.n, true},
+                              {"top 5", chart_color[2], x, e->rows.v[ACCURACY5 + 1], e->rows.n, true}};
+    char *title = clt_format("Evaluation accuracy%s%s", curves_is_plain(e) ? "" : ": ",
+                             curves_is_plain(e) ? "" : e->label);
+    if (isfinite(e->rows.v[ACCURACY5 + 1][e->rows.n - 1]))
+        add_chart(out, c, title, s, CLT_COUNT_OF(s), false);
+    clt_free(title);
+    clt_free(x);
 }
 
 /* Seconds that each step waited for data. The rows have what their process has waited so far; nothing is
@@ -109,29 +133,36 @@ static void stall_chart(clt_str *out, const curves *c) {
 
 static void add_all(clt_str *out, const curves *c) {
     const columns *t = &c->m->train;
+    char *unit = metrics_unit(c->m, true), *rate = clt_format("%s per second", unit);
+    if (*rate) *rate = (char)(*rate - 'a' + 'A');
     const struct {
         const char *title;
         int color, field;
         bool log_y;
-    } rest[] = {{"Tokens per second", 2, RATE, false},
+    } rest[] = {{rate, 2, RATE, false},
                 {"Gradient norm before clipping", 4, GRAD_NORM, true},
                 {"Learning rate", 3, LR, false},
                 {"Seconds per step", 5, SECONDS, false}};
     loss_chart(out, c);
+    for (size_t i = 0; i < c->m->evals; i++) accuracy_chart(out, c, &c->m->eval[i]);
     for (size_t i = 0; i < CLT_COUNT_OF(rest); i++) {
         const chart_series s = {"", chart_color[rest[i].color], c->x, t->v[rest[i].field + 1], t->n, false};
         add_chart(out, c, rest[i].title, &s, 1, rest[i].log_y);
     }
     stall_chart(out, c);
+    clt_free(unit);
+    clt_free(rate);
 }
 
 void curves_add(clt_str *out, const compared_run *run, int n) {
-    static const char *const name[X_AXES] = {"batches", "tokens", "time"};
     const metrics *m = &run[0].m;
+    char *units = metrics_unit(m, true);
+    const char *const name[X_AXES] = {"batches", units, "time"};
     for (int a = 0; a < X_AXES; a++)
         clt_str_addf(
             out, "<input type='radio' class='ax' name='ax' id='x%d'%s><label class='ax' for='x%d'>%s</label>",
             a, a == 0 ? " checked" : "", a, name[a]);
+    clt_free(units);
     for (int a = 0; a < X_AXES; a++) {
         size_t marks;
         double *x = metrics_x(m, (x_axis)a);

@@ -8,8 +8,21 @@
 #include "runtime/base/clt_json.h"
 
 static const char *const field_name[FIELDS] = {
-    "loss",  "lr",    "grad_norm",         "step_seconds", "tokens_per_sec", "mfu", "device_memory_bytes",
-    "epoch", "token", "data_stall_seconds"};
+    "loss",
+    "lr",
+    "grad_norm",
+    "step_seconds",
+    "tokens_per_sec",
+    "mfu",
+    "device_memory_bytes",
+    "epoch",
+    "token",
+    "data_stall_seconds",
+    "eval_accuracy",
+    "eval_accuracy_top5",
+};
+/* Instead, in runs that count samples; NULL: none. */
+static const char *const sample_name[FIELDS] = {[RATE] = "samples_per_sec", [COUNT] = "sample"};
 
 static void push(columns *c, const double *row) {
     if (c->n == c->cap) {
@@ -29,12 +42,20 @@ static double number(json_t *o, const char *key) {
     return json_is_number(v) ? json_number_value(v) : NAN;
 }
 
+/* Lower-case letters only: the unit becomes a part of the page. */
+static void take_unit(metrics *m, const char *unit) {
+    const size_t n = strspn(unit, "abcdefghijklmnopqrstuvwxyz");
+    if (n > 0 && unit[n] == 0 && n < sizeof m->unit) memcpy(m->unit, unit, n + 1);
+}
+
 static void count_event(metrics *m, json_t *o, const char *event) {
     json_t *lanes = json_object_get(o, "lanes");
     if (!strcmp(event, "start")) {
         m->starts++;
         m->ranks = 1; /* unless the lanes of several ranks follow */
         m->ettr = 0;
+        if (json_is_string(json_object_get(o, "unit")))
+            take_unit(m, json_string_value(json_object_get(o, "unit")));
     }
     if (json_is_array(lanes)) m->ranks = (int)json_array_size(lanes);
     if (!strcmp(event, "end")) m->ettr = number(o, "ettr");
@@ -74,7 +95,10 @@ static void take_row(metrics *m, json_t *o) {
     if (json_object_get(o, "metrics")) return; /* of in-context-learning tasks */
     bool eval = json_object_get(o, "eval_loss") != NULL;
     columns *c = eval ? eval_rows(m, o) : &m->train;
-    for (int i = 0; i < FIELDS; i++) row[i + 1] = number(o, eval && i == LOSS ? "eval_loss" : field_name[i]);
+    for (int i = 0; i < FIELDS; i++) {
+        row[i + 1] = number(o, eval && i == LOSS ? "eval_loss" : field_name[i]);
+        if (sample_name[i] && isnan(row[i + 1])) row[i + 1] = number(o, sample_name[i]);
+    }
     while (c->n > 0 && c->v[0][c->n - 1] >= row[0]) c->n--;
     push(c, row);
 }
@@ -136,14 +160,18 @@ double *metrics_x(const metrics *m, x_axis axis) {
     double *x = clt_calloc(t->n + 1, sizeof *x), sum = 0;
     for (size_t i = 0; i < t->n; i++) {
         if (isfinite(t->v[SECONDS + 1][i])) sum += t->v[SECONDS + 1][i];
-        x[i] = axis == X_BATCH ? t->v[0][i] : axis == X_TOKENS ? t->v[TOKEN + 1][i] : sum;
+        x[i] = axis == X_BATCH ? t->v[0][i] : axis == X_UNITS ? t->v[COUNT + 1][i] : sum;
     }
     return x;
 }
 
-const char *metrics_x_label(x_axis axis) {
-    static const char *const label[X_AXES] = {"batches", "tokens", "time in training steps"};
-    return label[axis];
+char *metrics_x_label(const metrics *m, x_axis axis) {
+    if (axis == X_UNITS) return metrics_unit(m, true);
+    return clt_strdup(axis == X_BATCH ? "batches" : "time in training steps");
+}
+
+char *metrics_unit(const metrics *m, bool plural) {
+    return clt_format("%s%s", *m->unit ? m->unit : "token", plural ? "s" : "");
 }
 
 double metrics_x_at(const metrics *m, const double *x, double batch) {

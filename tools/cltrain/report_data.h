@@ -5,7 +5,23 @@
 
 #include "runtime/base/clt_base.h"
 
-enum { LOSS, LR, GRAD_NORM, SECONDS, RATE, MFU, MEMORY, EPOCH, TOKEN, DATA_STALL, FIELDS };
+/* RATE and COUNT are in the run's unit: tokens_per_sec and token, or samples_per_sec and sample. ACCURACY and
+ * ACCURACY5 (of the five most likely classes) are of evaluations. */
+enum {
+    LOSS,
+    LR,
+    GRAD_NORM,
+    SECONDS,
+    RATE,
+    MFU,
+    MEMORY,
+    EPOCH,
+    COUNT,
+    DATA_STALL,
+    ACCURACY,
+    ACCURACY5,
+    FIELDS
+};
 
 /* A growing table: column 0 is the batch, column LOSS + 1 the loss, and so on; NaN: missing. */
 typedef struct {
@@ -13,7 +29,7 @@ typedef struct {
     size_t n, cap;
 } columns;
 
-/* The rows of one evaluation data set; only column 0 and column LOSS + 1 are used. */
+/* The rows of one evaluation data set; only the batch, the loss and the accuracies are used. */
 typedef struct {
     char *label; /* "eval" if the data set has no label */
     columns rows;
@@ -32,6 +48,7 @@ typedef struct {
     size_t events;
     double ettr; /* of the newest event "end"; 0: none */
     int starts, saves, ranks;
+    char unit[16];    /* what the run counts: "token", or what its newest start says ("image") */
     double stall;     /* seconds that training waited for saves, sum */
     size_t bad_lines; /* lines that are not JSON objects, skipped */
     uint64_t offset;  /* bytes of the file that were read */
@@ -45,11 +62,14 @@ clt_status metrics_read(const char *folder, metrics *m);
 clt_status metrics_follow(const char *path, metrics *m);
 void metrics_free(metrics *m);
 
-/* Each training row's x value: the batch, the tokens so far, or the seconds in training steps so far. The
+/* Each training row's x value: the batch, the units so far, or the seconds in training steps so far. The
  * caller frees it. Evaluations and events have a batch only: metrics_x_at gives their x. */
-typedef enum { X_BATCH, X_TOKENS, X_SECONDS, X_AXES } x_axis; /* in the order of chart_x */
+typedef enum { X_BATCH, X_UNITS, X_SECONDS, X_AXES } x_axis; /* in the order of chart_x */
 double *metrics_x(const metrics *m, x_axis axis);
-const char *metrics_x_label(x_axis axis);
+/* The caller frees it. */
+char *metrics_x_label(const metrics *m, x_axis axis);
+/* The run's unit, with a plural s if `plural`; "token" also for a zeroed *m. The caller frees it. */
+char *metrics_unit(const metrics *m, bool plural);
 /* x at a batch: that of the last training row up to it, x being of metrics_x; 0 before the first one. */
 double metrics_x_at(const metrics *m, const double *x, double batch);
 

@@ -84,7 +84,7 @@ static double share_done(const top_run *run) {
     if (t->n == 0 || max.value <= 0) return NAN;
     const double batch = t->v[0][t->n - 1], epochs = newest(m, EPOCH);
     if (max.unit == CLT_TIME_BATCH) return fmin(1, batch / (double)max.value);
-    if (max.unit == CLT_TIME_TOKEN) return fmin(1, newest(m, TOKEN) / (double)max.value);
+    if (max.unit == CLT_TIME_TOKEN) return fmin(1, newest(m, COUNT) / (double)max.value);
     if (max.unit != CLT_TIME_EPOCH || !(epochs > 0)) return NAN;
     size_t i = t->n - 1;
     while (i > 0 && t->v[EPOCH + 1][i - 1] == epochs) i--;
@@ -124,16 +124,17 @@ static void progress(clt_str *out, const top_run *run, const top_screen *s) {
     const metrics *m = run->m;
     const double done = share_done(run), step = metrics_median(m, SECONDS);
     const double batch = m->train.n ? m->train.v[0][m->train.n - 1] : 0;
-    char tokens[32], left[32], eta[48] = "", until[40], line[160];
+    char count[32], left[32], eta[48] = "", until[40], line[160], *units = metrics_unit(m, true);
     if (isfinite(done) && done > 0 && done < 1 && isfinite(step))
         snprintf(eta, sizeof eta, "%s left", clt_human_seconds(batch * (1 - done) / done * step, left));
     int n = snprintf(line, sizeof line, "batch %.0f", batch);
     if (run->max_duration.value > 0)
         n += snprintf(line + n, sizeof line - (size_t)n, " of %s", clt_time_text(run->max_duration, until));
     if (isfinite(done)) n += snprintf(line + n, sizeof line - (size_t)n, " (%.1f %%)", 100 * done);
-    if (isfinite(newest(m, TOKEN)))
-        snprintf(line + n, sizeof line - (size_t)n, "   epoch %.0f   %s tokens", newest(m, EPOCH),
-                 clt_human_count(newest(m, TOKEN), tokens));
+    if (isfinite(newest(m, COUNT)))
+        snprintf(line + n, sizeof line - (size_t)n, "   epoch %.0f   %s %s", newest(m, EPOCH),
+                 clt_human_count(newest(m, COUNT), count), units);
+    clt_free(units);
     spread(out, s, line, eta);
     for (int c = 0; c < s->columns && isfinite(done); c++)
         clt_str_add(out, c < (int)(done * s->columns) ? (s->utf8 ? "█" : "#") : (s->utf8 ? "░" : "."));
@@ -165,8 +166,10 @@ static void loss_line(clt_str *out, const metrics *m, const top_screen *s) {
     for (size_t i = 0; i < m->evals; i++) {
         const columns *e = &m->eval[i].rows;
         if (line.len) clt_str_add(&line, GAP);
-        clt_str_addf(&line, "%s %.4f (batch %.0f)", m->eval[i].label, e->v[LOSS + 1][e->n - 1],
-                     e->v[0][e->n - 1]);
+        clt_str_addf(&line, "%s %.4f", m->eval[i].label, e->v[LOSS + 1][e->n - 1]);
+        if (isfinite(e->v[ACCURACY5 + 1][e->n - 1]))
+            clt_str_addf(&line, ", accuracy %.2f %%", 100 * e->v[ACCURACY + 1][e->n - 1]);
+        clt_str_addf(&line, " (batch %.0f)", e->v[0][e->n - 1]);
     }
     add_fact(&line, "lr %.3g", newest(m, LR));
     add_fact(&line, "gradient norm %.3g", newest(m, GRAD_NORM));
@@ -181,7 +184,9 @@ static void speed_line(clt_str *out, const metrics *m, const top_screen *s) {
     clt_str line = {0};
     char text[32];
     if (m->train.n == 0) return;
-    clt_str_addf(&line, "%s tokens/s", clt_human_count(metrics_median(m, RATE), text));
+    char *units = metrics_unit(m, true);
+    clt_str_addf(&line, "%s %s/s", clt_human_count(metrics_median(m, RATE), text), units);
+    clt_free(units);
     clt_str_addf(&line, GAP "step %s", clt_human_seconds(metrics_median(m, SECONDS), text));
     if (isfinite(newest(m, MFU))) clt_str_addf(&line, GAP "MFU %.1f %%", 100 * metrics_median(m, MFU));
     clt_str_addf(&line, GAP "memory %s", clt_human_bytes(newest(m, MEMORY), text));

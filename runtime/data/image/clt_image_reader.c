@@ -202,6 +202,11 @@ static size_t shard_of(const clt_reader *r, int64_t sample) {
     return i->mds ? clt_mds_fetch_shard(i->mds, sample) : SIZE_MAX;
 }
 
+static const char *class_name(const clt_reader *r, int64_t label) {
+    const clt_image_folder *f = ((const image_reader *)r)->folder;
+    return f && label >= 0 && label < clt_image_folder_classes(f) ? clt_image_folder_class(f, label) : NULL;
+}
+
 static void close_reader(clt_reader *base) {
     image_reader *r = (image_reader *)base;
     for (int i = 0; i < PIECE; i++) clt_str_free(&r->taken[i].bytes);
@@ -282,8 +287,12 @@ void clt_image_params_default(clt_image_params *p) {
 }
 
 clt_status clt_image_reader_open(const clt_loader_params *p, clt_reader **out) {
-    static const clt_reader_ops ops = {
-        .name = "image", .read_rows = read_rows, .show = show_none, .shard = shard_of, .close = close_reader};
+    static const clt_reader_ops ops = {.name = "image",
+                                       .read_rows = read_rows,
+                                       .show = show_none,
+                                       .shard = shard_of,
+                                       .class_name = class_name,
+                                       .close = close_reader};
     image_reader *r = clt_try_calloc(1, sizeof *r);
     if (!r) return clt_no_memory("the reader of pictures", sizeof *r);
     r->base.ops = &ops;

@@ -1,9 +1,11 @@
 /* What a Vision Transformer has before and behind its blocks: memory, the batch, patches and positions, the
  * pooled token, head and loss. */
+#include <math.h>
 #include <string.h>
 
 #include "runtime/model/vit/clt_vit_internal.h"
 #include "runtime/ops/clt_op_image.h"
+#include "runtime/ops/ref/clt_ref.h"
 
 static clt_vit *vit(clt_mpt *m) {
     return (clt_vit *)m;
@@ -302,6 +304,28 @@ static clt_status head(clt_mpt *m, const clt_model_pass *b, bool grad, clt_ref c
     if (!grad) return CLT_OK;
     CLT_TRY(clt_model_made(&m->base, m->type, m->logits, (uint64_t)(B * K), "gradient of the loss"));
     return head_backward(m, b);
+}
+
+/* In double, of the logits as they are stored. */
+static clt_model_prediction prediction_of(const float *z, int64_t classes) {
+    int64_t best = 0;
+    double sum = 0;
+    for (int64_t k = 1; k < classes; k++)
+        if (z[k] > z[best]) best = k;
+    for (int64_t k = 0; k < classes; k++) sum += exp((double)z[k] - (double)z[best]);
+    return (clt_model_prediction){(int32_t)best, (float)(1 / sum)};
+}
+
+clt_status clt_vit_predictions(clt_model *model, int64_t samples, clt_model_prediction *out) {
+    const clt_mpt *m = (const clt_mpt *)model;
+    const int64_t K = m->cfg.vocab_size;
+    const size_t n = (size_t)(samples * K);
+    float *logits = clt_try_calloc(n, sizeof *logits);
+    if (!logits) return clt_no_memory("the logits of images", n * sizeof *logits);
+    clt_status st = clt_ref_read_as(m->logits, m->type, logits, n);
+    for (int64_t s = 0; s < samples && st == CLT_OK; s++) out[s] = prediction_of(logits + s * K, K);
+    clt_free(logits);
+    return st;
 }
 
 const clt_mpt_ends clt_vit_ends = {

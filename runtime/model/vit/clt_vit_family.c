@@ -9,6 +9,14 @@ static clt_model_facts facts(const clt_model_config *config) {
         .max_seq_len = v->block.max_seq_len, .layers = v->block.n_layers, .layers_key = "depth"};
 }
 
+/* Of Composer's ComposerClassifier; it has no name of its own for the five most likely classes. */
+static const clt_model_terms terms = {.unit = "image",
+                                      .rate = "img/s",
+                                      .by_sample = true,
+                                      .cross_entropy = "CrossEntropy",
+                                      .accuracy = "MulticlassAccuracy",
+                                      .accuracy5 = "MulticlassAccuracyTop5"};
+
 static char *describe(const clt_model_config *config) {
     const clt_vit_config *v = (const clt_vit_config *)config;
     const clt_mpt_config *c = &v->block;
@@ -89,6 +97,7 @@ const clt_model_family clt_vit_family = {
     .read = clt_vit_read,
     .to_json = clt_vit_to_json,
     .facts = facts,
+    .terms = &terms,
     .describe = describe,
     .set_layers = set_layers,
     .table = clt_vit_table,
@@ -107,6 +116,7 @@ const clt_model_family clt_vit_family = {
     .destroy = clt_mpt_destroy,
     .train = clt_mpt_train,
     .eval = clt_mpt_eval,
+    .predictions = clt_vit_predictions,
     .fp8_formats = clt_mpt_fp8_formats,
     .fp8_amax = clt_mpt_fp8_amax,
     .fp8_set_scales = clt_mpt_fp8_set_scales,

@@ -54,6 +54,9 @@ typedef struct {
     clt_ref label;           /* int32 [B] */
 } clt_vit;
 
+/* As the member of clt_model_family. */
+clt_status clt_vit_predictions(clt_model *model, int64_t samples, clt_model_prediction *out);
+
 /* What stands around the blocks (clt_vit_ends.c, clt_vit_head.c). */
 extern const clt_mpt_ends clt_vit_ends;
 

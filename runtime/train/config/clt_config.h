@@ -111,12 +111,11 @@ typedef struct {        /* which ranks hold which part of the state: cltrain.zer
 
 typedef struct { /* callbacks.early_stopper */
     bool on;
-    int monitor;       /* clt_stop_metric */
-    const char *label; /* of the evaluation data */
-    double min_delta;  /* changes up to this are none */
-    clt_time patience; /* epochs or batches without a better value after which the run ends */
+    const char *monitor; /* one of the model's metrics (clt_model_get_terms) */
+    const char *label;   /* of the evaluation data */
+    double min_delta;    /* changes up to this are none */
+    clt_time patience;   /* epochs or batches without a better value after which the run ends */
 } clt_early_stop_config;
-typedef enum { CLT_STOP_LOSS, CLT_STOP_PERPLEXITY, CLT_STOP_ACCURACY } clt_stop_metric;
 
 typedef struct { /* callbacks.hf_checkpointer */
     bool on;

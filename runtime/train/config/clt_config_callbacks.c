@@ -54,11 +54,18 @@ static const clt_key optimizer_keys[] = {
     IGNORED(bool, "only_global", "true", "true", "norms of single tensors are not computed"),
     IGNORED(bool, "log_optimizer_metrics", "true", "false", "norms of moments and updates are not computed"),
 };
-static const char *const stop_metrics[] = {"LanguageCrossEntropy", "LanguagePerplexity", "TokenAccuracy",
-                                           NULL}; /* clt_stop_metric */
+/* Of all models; clt_model_get_terms says which of them a model has. */
+static const char *const stop_metrics[] = {"LanguageCrossEntropy",
+                                           "LanguagePerplexity",
+                                           "TokenAccuracy",
+                                           "CrossEntropy",
+                                           "MulticlassAccuracy",
+                                           "MulticlassAccuracyTop5",
+                                           NULL};
 static const clt_key stop_keys[] = {
-    KEY("monitor", c.callbacks.early_stop.monitor, CLT_KEY_REQUIRED, "metric of the evaluation data",
-        .choices = stop_metrics),
+    KEY_OF(name, "monitor", c.callbacks.early_stop.monitor, CLT_KEY_REQUIRED,
+           "metric of the evaluation data: the first three for text, the others for images",
+           .choices = stop_metrics),
     KEY("dataloader_label", c.callbacks.early_stop.label, CLT_KEY_REQUIRED,
         "label of the evaluation data: eval, or one of a list's"),
     KEY("min_delta", c.callbacks.early_stop.min_delta, "0.0", "changes up to this are no improvement"),
@@ -217,8 +224,15 @@ static clt_status load(clt_schema_reader *r, clt_config_builder *b) {
 
 static clt_status early_stop(clt_schema_reader *r, const clt_config *c) {
     const clt_early_stop_config *s = &c->callbacks.early_stop;
-    bool known = false;
+    const clt_model_terms *terms = clt_model_get_terms(c->model);
+    const char *const metric[] = {terms->cross_entropy, terms->accuracy, terms->perplexity, terms->accuracy5};
+    bool known = false, has = false;
     if (!s->on) return CLT_OK;
+    for (size_t i = 0; i < CLT_COUNT_OF(metric); i++) has |= metric[i] && strcmp(metric[i], s->monitor) == 0;
+    if (!has)
+        return clt_schema_fail(r, "callbacks.early_stopper.monitor",
+                               "is %s, which this model does not have: use %s or %s", s->monitor,
+                               terms->cross_entropy, terms->accuracy);
     for (int i = 0; i < c->n_evals; i++) known |= strcmp(c->evals[i].label, s->label) == 0;
     if (!known)
         return clt_schema_fail(r, "callbacks.early_stopper.dataloader_label",

@@ -436,17 +436,29 @@ clt_status clt_engine_span_logits(clt_engine *e, const int32_t *tokens, int64_t 
     return clt_model_span_logits(e->model, tokens, samples, len, span, fn, ctx);
 }
 
-clt_status clt_engine_eval(clt_engine *e, const clt_batch *b, clt_engine_sums *sums) {
-    clt_model_correct correct = {0};
+/* The passes of an evaluation; `out` NULL: no predictions. */
+static clt_status eval_passes(clt_engine *e, const clt_batch *b, clt_model_correct *correct,
+                              clt_model_prediction *out) {
     CLT_TRY(clt_engine_settle(e));
     for (int64_t at = 0; at < b->samples; at += e->plan->microbatch) {
         clt_batch mb;
         const int64_t n = CLT_MIN(e->plan->microbatch, b->samples - at);
         const clt_model_pass pass = clt_engine_pass(e, b, at, n, &mb);
         clt_engine_begin_pass(e, false);
-        CLT_TRY(clt_model_eval(e->model, &pass, &correct));
+        CLT_TRY(clt_model_eval(e->model, &pass, correct));
+        if (out) CLT_TRY(clt_model_predictions(e->model, n, out + at));
     }
-    CLT_TRY(go_along_eval(e, b));
+    return go_along_eval(e, b);
+}
+
+clt_status clt_engine_predict(clt_engine *e, const clt_batch *b, clt_model_prediction *out) {
+    clt_model_correct correct = {0};
+    return eval_passes(e, b, &correct, out);
+}
+
+clt_status clt_engine_eval(clt_engine *e, const clt_batch *b, clt_engine_sums *sums) {
+    clt_model_correct correct = {0};
+    CLT_TRY(eval_passes(e, b, &correct, NULL));
     float *losses = e->host_results + LOSSES;
     if (b->samples > 0)
         CLT_TRY(clt_buffer_read(e->results, LOSSES * 4, losses, (size_t)b->samples * sizeof *losses));

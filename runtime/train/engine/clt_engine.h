@@ -140,5 +140,8 @@ bool clt_engine_shards_weights(const clt_engine *e);
 /* Forward only over this rank's samples of a global batch. Adds the results of the whole global batch to
  * *sums. Collective. */
 clt_status clt_engine_eval(clt_engine *e, const clt_batch *b, clt_engine_sums *sums);
+/* Instead the predictions for this rank's samples, out[b->samples]. Only for models that classify.
+ * Collective. */
+clt_status clt_engine_predict(clt_engine *e, const clt_batch *b, clt_model_prediction *out);
 
 #endif

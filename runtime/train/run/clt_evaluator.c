@@ -32,14 +32,13 @@ clt_status clt_run_eval_loader(clt_run *r, int index, clt_eval_row *row) {
         if (clt_group_stop(r->group)) return CLT_STOPPED;
         clt_sinks_eval_progress(r->sinks, lc->label, i + 1, batches);
     }
-    const bool images = clt_model_get_facts(r->cfg->model).vocab_size == 0;
     double n = (double)CLT_MAX(sums.targets, 1), loss = sums.loss / n;
     *row = (clt_eval_row){.batch = r->progress.now.batch,
                           .label = lc->label,
                           .loss = loss,
                           .perplexity = exp(loss),
                           .accuracy = (double)sums.correct.top1 / n,
-                          .accuracy5 = images ? (double)sums.correct.top5 / n : NAN,
+                          .accuracy5 = (double)sums.correct.top5 / n,
                           .samples = CLT_MIN(N, batches * B),
                           .seconds = clt_now() - start};
     clt_progress_end();
@@ -48,14 +47,14 @@ clt_status clt_run_eval_loader(clt_run *r, int index, clt_eval_row *row) {
     return CLT_OK;
 }
 
-static void print_json(const clt_eval_row *row) {
+static void print_json(const clt_model_terms *terms, const clt_eval_row *row) {
     clt_str b = {0};
     clt_json_escape(&b, row->label);
-    printf("{\"label\":%s,\"batch\":%lld,\"eval_loss\":%.9g,\"eval_perplexity\":%.9g,\"eval_accuracy\":%.9g,"
-           "\"samples\":%lld",
-           b.s, (long long)row->batch, row->loss, row->perplexity, row->accuracy, (long long)row->samples);
-    if (!isnan(row->accuracy5)) printf(",\"eval_accuracy_top5\":%.9g", row->accuracy5);
-    printf("}\n");
+    printf("{\"label\":%s,\"batch\":%lld,\"eval_loss\":%.9g", b.s, (long long)row->batch, row->loss);
+    if (terms->perplexity) printf(",\"eval_perplexity\":%.9g", row->perplexity);
+    printf(",\"eval_accuracy\":%.9g", row->accuracy);
+    if (terms->accuracy5) printf(",\"eval_accuracy_top5\":%.9g", row->accuracy5);
+    printf(",\"samples\":%lld}\n", (long long)row->samples);
     clt_str_free(&b);
 }
 
@@ -71,10 +70,12 @@ clt_status clt_run_eval(clt_run *r, bool json) {
         clt_status st = clt_run_eval_loader(r, i, &row);
         if (st == CLT_STOPPED) break; /* the caller checks clt_group_stop */
         CLT_TRY(st);
-        if (json && clt_group_rank(r->group) == 0) print_json(&row);
+        if (json && clt_group_rank(r->group) == 0) print_json(clt_model_get_terms(r->cfg->model), &row);
     }
+    clt_status st = r->files.local && !clt_group_stop(r->group) ? clt_run_predictions(r) : CLT_OK;
+    if (st != CLT_STOPPED) CLT_TRY(st);
     const bool stopped = clt_group_stop(r->group);
-    clt_status st = stopped ? CLT_OK : clt_run_icl_eval(r, json && (!r->opt->eval || r->opt->eval->json));
+    st = stopped ? CLT_OK : clt_run_icl_eval(r, json && (!r->opt->eval || r->opt->eval->json));
     if (st != CLT_STOPPED) CLT_TRY(st);
     r->pace.eval_seconds += clt_now() - start;
     return CLT_OK;

@@ -421,6 +421,12 @@ bool clt_run_evaluates(const clt_config *c);
  * is requested, returns CLT_OK early; the caller checks clt_group_stop. */
 clt_status clt_run_eval(clt_run *r, bool json);
 
+/* clt_run_predictions.c: after an evaluation of a training run whose model classifies pictures: writes
+ * predictions.json into the run's folder, for cltrain report: some pictures of the first eval loader, spread
+ * evenly over its samples, with label and prediction. They do not depend on the ranks. A file that cannot be
+ * written costs a warning. CLT_STOPPED: a stop is requested. Collective. */
+clt_status clt_run_predictions(clt_run *r);
+
 /* Evaluates one of them. CLT_STOPPED, without a result: a stop is requested. */
 clt_status clt_run_eval_loader(clt_run *r, int index, clt_eval_row *row);
 

@@ -195,7 +195,8 @@ void clt_run_note_start(clt_run *r) {
         r->effective.first_start = noted_start(r);
     bool first = !(r->effective.first_start > 0 && r->effective.first_start <= now);
     if (first) r->effective.first_start = now;
-    char *fields = clt_format("\"time\":%.3f,\"first\":%s", now, first ? "true" : "false");
+    char *fields = clt_format("\"time\":%.3f,\"first\":%s,\"unit\":\"%s\"", now, first ? "true" : "false",
+                              clt_model_get_terms(r->cfg->model)->unit);
     clt_sinks_event(r->sinks, "start", r->progress.now.batch, fields);
     clt_free(fields);
 }

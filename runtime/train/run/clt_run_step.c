@@ -118,7 +118,7 @@ static void report(clt_run *r, const clt_run_step *q, const clt_engine_result *r
         .grad_norm = res->grad_norm,
         .loss_scale = res->loss_scale,
         .step_seconds = seconds,
-        .tokens_per_second = rate,
+        .units_per_second = rate,
         .flops_per_second = flops,
         .mfu = r->pace.peak_flops > 0 ? flops / (r->pace.peak_flops * clt_group_size(r->group)) : 0,
         .device_memory = counters.bytes,

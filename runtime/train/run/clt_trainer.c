@@ -14,9 +14,10 @@ static void tell_done(const clt_run *r) {
                  "max_duration to continue",
                  (long long)r->progress.now.batch, clt_time_text(r->cfg->max_duration, s));
     else
-        clt_info("done: %lld batches, %lld tokens in %s of training, loss %.4f; logs in %s",
+        clt_info("done: %lld batches, %lld %ss in %s of training, loss %.4f; logs in %s",
                  (long long)r->progress.now.batch, (long long)r->progress.now.token,
-                 clt_human_seconds(r->progress.now.wall_seconds, s), r->progress.loss, r->files.local);
+                 clt_model_get_terms(r->cfg->model)->unit, clt_human_seconds(r->progress.now.wall_seconds, s),
+                 r->progress.loss, r->files.local);
 }
 
 static clt_status train(clt_run *r) {

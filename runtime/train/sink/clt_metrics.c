@@ -29,18 +29,21 @@ double clt_metrics_get(const clt_metrics *m, const char *name) {
 }
 
 /* For the whole run (of "") and per device. */
-static void add_throughput(clt_metrics *m, const char *of, const clt_rates *rate, double devices) {
+static void add_throughput(const clt_config *c, clt_metrics *m, const char *of, const clt_rates *rate,
+                           double devices) {
     clt_metrics_add(m, "%.4f", rate->batches / devices, "throughput/%sbatches_per_sec", of);
     clt_metrics_add(m, "%.4f", rate->samples / devices, "throughput/%ssamples_per_sec", of);
-    clt_metrics_add(m, "%.1f", rate->tokens / devices, "throughput/%stokens_per_sec", of);
+    if (!clt_model_get_terms(c->model)->by_sample)
+        clt_metrics_add(m, "%.1f", rate->tokens / devices, "throughput/%stokens_per_sec", of);
     clt_metrics_add(m, "%.4g", rate->flops / devices, "throughput/%sflops_per_sec", of);
 }
 
 static void add_losses(const clt_config *c, const clt_step_row *r, clt_metrics_before *before,
                        clt_metrics *m) {
+    const clt_model_terms *terms = clt_model_get_terms(c->model);
     clt_metrics_add(m, "%.4f", r->loss, "loss/train/total");
-    clt_metrics_add(m, "%.4f", r->loss, "metrics/train/LanguageCrossEntropy");
-    clt_metrics_add(m, "%.4f", exp(r->loss), "metrics/train/LanguagePerplexity");
+    clt_metrics_add(m, "%.4f", r->loss, "metrics/train/%s", terms->cross_entropy);
+    if (terms->perplexity) clt_metrics_add(m, "%.4f", exp(r->loss), "metrics/train/%s", terms->perplexity);
     if (c->callbacks.fdiff_metrics && !isnan(before->loss))
         clt_metrics_add(m, "%.4f", r->loss - before->loss, "loss/train/total_fdiff");
     before->loss = r->loss;
@@ -67,22 +70,23 @@ static void add_system(clt_metrics_before *before, clt_metrics *m) {
     if (f) fclose(f);
 }
 
-static void add_times(const clt_step_row *r, clt_metrics *m) {
+static void add_times(const clt_config *c, const clt_step_row *r, clt_metrics *m) {
     clt_metrics_add(m, "%.0f", (double)r->before.epoch, "time/epoch");
     clt_metrics_add(m, "%.0f", (double)r->before.batch, "time/batch");
     clt_metrics_add(m, "%.0f", (double)r->before.sample, "time/sample");
-    clt_metrics_add(m, "%.0f", (double)r->before.token, "time/token");
+    if (!clt_model_get_terms(c->model)->by_sample)
+        clt_metrics_add(m, "%.0f", (double)r->before.token, "time/token");
 }
 
 void clt_metrics_of_step(const clt_config *c, const clt_step_row *r, const clt_rates *rate,
                          double seconds_left, clt_metrics_before *before, clt_metrics *out) {
     const double hour = 3600, total = r->after.wall_seconds + r->eval_seconds;
-    add_times(r, out);
+    add_times(c, r, out);
     clt_metrics_add(out, "%.0f", (double)r->microbatch, "trainer/device_train_microbatch_size");
     add_losses(c, r, before, out);
     if (c->callbacks.speed_monitor) {
-        add_throughput(out, "", rate, 1);
-        add_throughput(out, "device/", rate, r->ranks);
+        add_throughput(c, out, "", rate, 1);
+        add_throughput(c, out, "device/", rate, r->ranks);
         if (r->mfu > 0)
             clt_metrics_add(out, "%.4f", r->mfu * rate->flops / r->flops_per_second, "throughput/device/mfu");
     }
@@ -98,12 +102,21 @@ void clt_metrics_of_step(const clt_config *c, const clt_step_row *r, const clt_r
     if (c->callbacks.system_metrics_monitor) add_system(before, out);
 }
 
-void clt_metrics_of_eval(const clt_eval_row *r, clt_metrics *out) {
+void clt_metrics_of_eval(const clt_config *c, const clt_eval_row *r, clt_metrics *out) {
+    const clt_model_terms *terms = clt_model_get_terms(c->model);
     /* Foundry's names: eval, or eval/LABEL for an entry of a list. */
     const char *label = strcmp(r->label, "eval") == 0 ? "" : r->label, *slash = *label ? "/" : "";
-    clt_metrics_add(out, "%.4f", r->loss, "metrics/eval%s%s/LanguageCrossEntropy", slash, label);
-    clt_metrics_add(out, "%.4f", r->perplexity, "metrics/eval%s%s/LanguagePerplexity", slash, label);
-    clt_metrics_add(out, "%.4f", r->accuracy, "metrics/eval%s%s/TokenAccuracy", slash, label);
+    const struct {
+        const char *name;
+        double value;
+    } metric[] = {{terms->cross_entropy, r->loss},
+                  {terms->perplexity, r->perplexity},
+                  {terms->accuracy, r->accuracy},
+                  {terms->accuracy5, r->accuracy5}};
+    for (size_t i = 0; i < CLT_COUNT_OF(metric); i++)
+        if (metric[i].name)
+            clt_metrics_add(out, "%.4f", metric[i].value, "metrics/eval%s%s/%s", slash, label,
+                            metric[i].name);
 }
 
 void clt_metrics_of_row(const clt_metrics_row *r, clt_metrics *out) {

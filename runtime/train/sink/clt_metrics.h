@@ -31,7 +31,7 @@ typedef struct {
 /* seconds_left 0: unknown. */
 void clt_metrics_of_step(const clt_config *c, const clt_step_row *r, const clt_rates *rate,
                          double seconds_left, clt_metrics_before *before, clt_metrics *out);
-void clt_metrics_of_eval(const clt_eval_row *r, clt_metrics *out);
+void clt_metrics_of_eval(const clt_config *c, const clt_eval_row *r, clt_metrics *out);
 void clt_metrics_of_row(const clt_metrics_row *r, clt_metrics *out);
 
 /* The value of the metric `name`, or NaN. */

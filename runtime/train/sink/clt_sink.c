@@ -99,7 +99,7 @@ void clt_sinks_eval_progress(clt_sinks *s, const char *label, int64_t i, int64_t
 void clt_sinks_eval(clt_sinks *s, const clt_eval_row *r) {
     clt_metrics metrics = {0};
     if (!s->p.main_rank) return;
-    clt_metrics_of_eval(r, &metrics);
+    clt_metrics_of_eval(s->p.cfg, r, &metrics);
     const clt_sink_eval eval = {.row = r, .metrics = &metrics};
     for (int i = 0; i < KINDS; i++) {
         if (!s->state[i] || !kinds[i]->eval) continue;

@@ -19,8 +19,8 @@ typedef struct {
     clt_timestamp before, after; /* of the step */
     double loss, lr;
     float grad_norm;
-    double loss_scale;                                             /* 0: none */
-    double step_seconds, tokens_per_second, flops_per_second, mfu; /* mfu 0: unknown */
+    double loss_scale;                                            /* 0: none */
+    double step_seconds, units_per_second, flops_per_second, mfu; /* units: clt_model_terms; mfu 0: unknown */
     uint64_t device_memory;
     int64_t microbatch;
     int ranks;
@@ -29,11 +29,12 @@ typedef struct {
                              none are */
 } clt_step_row;
 
+/* Which of the numbers are reported, and under which names: clt_model_get_terms. */
 typedef struct {
     int64_t batch;
     const char *label;
     double loss, perplexity, accuracy;
-    double accuracy5; /* of the five most likely classes; NaN: not for text */
+    double accuracy5; /* of the five most likely classes */
     int64_t samples;
     double seconds;
 } clt_eval_row;

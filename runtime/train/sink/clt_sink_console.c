@@ -34,14 +34,15 @@ static void print(const char *before, const clt_metrics *m, clt_str *b) {
     clt_str_free(b);
 }
 
-static void bar(const clt_sink_step *s) {
+static void bar(const clt_config *c, const clt_sink_step *s) {
     enum { WIDTH = 10 }; /* so that the whole line fits 80 columns */
     char cells[WIDTH + 1], eta[32], rate[32];
+    const clt_model_terms *terms = clt_model_get_terms(c->model);
     for (int i = 0; i < WIDTH; i++) cells[i] = i < (int)(s->done * WIDTH) ? '#' : '.';
     cells[WIDTH] = 0;
-    clt_progress(s->done >= 1.0, "train %3.0f%% |%s| batch %lld  loss %.4f  %s tok/s  %s left", s->done * 100,
+    clt_progress(s->done >= 1.0, "train %3.0f%% |%s| batch %lld  loss %.4f  %s %s  %s left", s->done * 100,
                  cells, (long long)s->row->after.batch, s->row->loss, clt_human_count(s->rate.tokens, rate),
-                 clt_human_seconds(s->seconds_left, eta));
+                 terms->rate, clt_human_seconds(s->seconds_left, eta));
 }
 
 static clt_status console_step(void *state, const clt_sink_step *s) {
@@ -54,7 +55,7 @@ static clt_status console_step(void *state, const clt_sink_step *s) {
         header(p, r, &b);
         print("Train", s->metrics, &b);
     }
-    if (p->cfg->progress_bar) bar(s);
+    if (p->cfg->progress_bar) bar(p->cfg, s);
     return CLT_OK;
 }
 

@@ -1,30 +1,48 @@
 /* cltrain.csv: a table with one line for each step and each evaluation; what a line does not have is empty.
- * The smallest sink with a file. */
+ * The smallest sink with a file. The columns are those of the model's metrics. */
 #include <math.h>
+#include <string.h>
 
 #include "runtime/train/sink/clt_sink_kind.h"
 #include "runtime/train/sink/clt_sink_lines.h"
 
-static const char heading[] =
-    "batch,epoch,sample,token,loss,lr,grad_norm,step_seconds,tokens_per_sec,flops_per_sec,mfu,"
-    "device_memory_bytes,eval_label,eval_loss,eval_perplexity,eval_accuracy\n";
-enum { STEP_NUMBERS = 7, EVAL_NUMBERS = 3 }; /* columns from loss to mfu, and after eval_label */
+enum { STEP_NUMBERS = 7, EVAL_NUMBERS = 4 }; /* columns from loss to mfu, and at most after eval_label */
+
+typedef struct {
+    clt_sink_lines *file;
+    const clt_model_terms *terms;
+} csv;
+
+static clt_status add_heading(const csv *t) {
+    const clt_model_terms *terms = t->terms;
+    char *line = clt_format(
+        "batch,epoch,sample%s,loss,lr,grad_norm,step_seconds,%s,flops_per_sec,mfu,device_memory_bytes,"
+        "eval_label,eval_loss%s,eval_accuracy%s\n",
+        terms->by_sample ? "" : ",token", terms->by_sample ? "samples_per_sec" : "tokens_per_sec",
+        terms->perplexity ? ",eval_perplexity" : "", terms->accuracy5 ? ",eval_accuracy_top5" : "");
+    clt_status st = clt_sink_lines_append(t->file, line, strlen(line));
+    clt_free(line);
+    return st;
+}
 
 static clt_status csv_open(const clt_sinks_params *p, void **state) {
-    clt_sink_lines *file;
+    csv t = {.terms = clt_model_get_terms(p->cfg->model)};
     bool empty;
     if (!p->folder || !p->cfg->loggers.csv) return CLT_OK;
-    CLT_TRY(clt_sink_lines_open(p->cfg->loggers.csv, &file, &empty));
-    *state = file;
-    return empty ? clt_sink_lines_append(file, heading, sizeof heading - 1) : CLT_OK;
+    CLT_TRY(clt_sink_lines_open(p->cfg->loggers.csv, &t.file, &empty));
+    *state = clt_memdup(&t, sizeof t);
+    return empty ? add_heading(*state) : CLT_OK;
 }
 
 static clt_status csv_close(void *state) {
-    return clt_sink_lines_close(state);
+    csv *t = state;
+    clt_status st = clt_sink_lines_close(t->file);
+    clt_free(t);
+    return st;
 }
 
-static clt_status append(void *state, clt_str *line) {
-    clt_status st = clt_sink_lines_append(state, line->s, line->len);
+static clt_status append(const csv *t, clt_str *line) {
+    clt_status st = clt_sink_lines_append(t->file, line->s, line->len);
     clt_str_free(line);
     return st;
 }
@@ -38,19 +56,24 @@ static void add_numbers(clt_str *b, const double *v, int n) {
 }
 
 static clt_status csv_step(void *state, const clt_sink_step *s) {
+    const clt_model_terms *terms = ((const csv *)state)->terms;
     const clt_step_row *r = s->row;
     const double v[STEP_NUMBERS] = {r->loss,
                                     r->lr,
                                     (double)r->grad_norm,
                                     r->step_seconds,
-                                    r->tokens_per_second,
+                                    r->units_per_second,
                                     r->flops_per_second,
                                     r->mfu > 0 ? r->mfu : NAN};
     clt_str b = {0};
-    clt_str_addf(&b, "%lld,%lld,%lld,%lld", (long long)r->after.batch, (long long)r->after.epoch,
-                 (long long)r->after.sample, (long long)r->after.token);
+    clt_str_addf(&b, "%lld,%lld,%lld", (long long)r->after.batch, (long long)r->after.epoch,
+                 (long long)r->after.sample);
+    if (!terms->by_sample) clt_str_addf(&b, ",%lld", (long long)r->after.token);
     add_numbers(&b, v, STEP_NUMBERS);
-    clt_str_addf(&b, ",%llu,,,,\n", (unsigned long long)r->device_memory);
+    clt_str_addf(&b, ",%llu,,,", (unsigned long long)r->device_memory);
+    if (terms->perplexity) clt_str_add(&b, ",");
+    if (terms->accuracy5) clt_str_add(&b, ",");
+    clt_str_add(&b, "\n");
     return append(state, &b);
 }
 
@@ -62,12 +85,17 @@ static void add_text(clt_str *b, const char *text) {
 }
 
 static clt_status csv_eval(void *state, const clt_sink_eval *e) {
+    const clt_model_terms *terms = ((const csv *)state)->terms;
     const clt_eval_row *r = e->row;
-    const double v[EVAL_NUMBERS] = {r->loss, r->perplexity, r->accuracy};
+    double v[EVAL_NUMBERS] = {r->loss};
+    int n = 1;
     clt_str b = {0};
-    clt_str_addf(&b, "%lld,,,,,,,,,,,", (long long)r->batch);
+    if (terms->perplexity) v[n++] = r->perplexity;
+    v[n++] = r->accuracy;
+    if (terms->accuracy5) v[n++] = r->accuracy5;
+    clt_str_addf(&b, "%lld,,,,,,,,,,%s", (long long)r->batch, terms->by_sample ? "" : ",");
     add_text(&b, r->label);
-    add_numbers(&b, v, EVAL_NUMBERS);
+    add_numbers(&b, v, n);
     clt_str_add(&b, "\n");
     return append(state, &b);
 }

@@ -9,6 +9,7 @@
 
 typedef struct {
     const clt_sinks_params *p;
+    const clt_model_terms *terms;
     clt_sink_lines *file; /* NULL: only the callback gets the rows */
 } jsonl;
 
@@ -21,7 +22,7 @@ static clt_status jsonl_open(const clt_sinks_params *p, void **state) {
         clt_free(path);
         CLT_TRY(st);
     }
-    *state = clt_memdup(&(jsonl){p, file}, sizeof(jsonl));
+    *state = clt_memdup(&(jsonl){p, clt_model_get_terms(p->cfg->model), file}, sizeof(jsonl));
     return CLT_OK;
 }
 
@@ -53,17 +54,18 @@ static clt_status write_row(const jsonl *j, clt_str *row) {
 }
 
 static clt_status jsonl_step(void *state, const clt_sink_step *s) {
+    const bool by_sample = ((const jsonl *)state)->terms->by_sample;
     const clt_step_row *r = s->row;
     clt_str b = {0};
-    clt_str_addf(&b, "{\"batch\":%lld,\"epoch\":%lld,\"sample\":%lld,\"token\":%lld",
-                 (long long)r->after.batch, (long long)r->after.epoch, (long long)r->after.sample,
-                 (long long)r->after.token);
+    clt_str_addf(&b, "{\"batch\":%lld,\"epoch\":%lld,\"sample\":%lld", (long long)r->after.batch,
+                 (long long)r->after.epoch, (long long)r->after.sample);
+    if (!by_sample) clt_str_addf(&b, ",\"token\":%lld", (long long)r->after.token);
     number(&b, "loss", r->loss, "%.9g");
     number(&b, "lr", r->lr, "%.9g");
     number(&b, "grad_norm", (double)r->grad_norm, "%.9g");
     if (r->loss_scale > 0) number(&b, "loss_scale", r->loss_scale, "%.9g");
     number(&b, "step_seconds", r->step_seconds, "%.6f");
-    number(&b, "tokens_per_sec", r->tokens_per_second, "%.2f");
+    number(&b, by_sample ? "samples_per_sec" : "tokens_per_sec", r->units_per_second, "%.2f");
     number(&b, "flops_per_sec", r->flops_per_second, "%.6g");
     if (r->mfu > 0) number(&b, "mfu", r->mfu, "%.5f");
     if (r->stall_seconds >= 0) number(&b, "data_stall_seconds", r->stall_seconds, "%.3f");
@@ -72,6 +74,7 @@ static clt_status jsonl_step(void *state, const clt_sink_step *s) {
 }
 
 static clt_status jsonl_eval(void *state, const clt_sink_eval *e) {
+    const clt_model_terms *terms = ((const jsonl *)state)->terms;
     const clt_eval_row *r = e->row;
     clt_str b = {0};
     clt_str_addf(&b, "{\"batch\":%lld", (long long)r->batch);
@@ -80,9 +83,9 @@ static clt_status jsonl_eval(void *state, const clt_sink_eval *e) {
         clt_json_escape(&b, r->label);
     }
     number(&b, "eval_loss", r->loss, "%.9g");
-    number(&b, "eval_perplexity", r->perplexity, "%.9g");
+    if (terms->perplexity) number(&b, "eval_perplexity", r->perplexity, "%.9g");
     number(&b, "eval_accuracy", r->accuracy, "%.9g");
-    if (!isnan(r->accuracy5)) number(&b, "eval_accuracy_top5", r->accuracy5, "%.9g");
+    if (terms->accuracy5) number(&b, "eval_accuracy_top5", r->accuracy5, "%.9g");
     number(&b, "eval_seconds", r->seconds, "%.3f");
     return write_row(state, &b);
 }

@@ -19,6 +19,7 @@ typedef struct {
 
 typedef struct {
     const char *path;
+    const clt_model_terms *terms;
     char *run;                      /* run="NAME" */
     double written;                 /* clt_now() */
     clt_step_row row;               /* the newest */
@@ -37,7 +38,10 @@ static clt_status prometheus_open(const clt_sinks_params *p, void **state) {
     clt_str_add(&run, "run=");
     clt_json_escape(&run, p->cfg->run_name); /* escapes as the format asks: quote, backslash, newline */
     prometheus *m = clt_calloc(1, sizeof *m);
-    *m = (prometheus){.path = p->cfg->loggers.prometheus, .run = run.s, .save_seconds = NAN};
+    *m = (prometheus){.path = p->cfg->loggers.prometheus,
+                      .terms = clt_model_get_terms(p->cfg->model),
+                      .run = run.s,
+                      .save_seconds = NAN};
     m->row.loss = m->row.lr = NAN;
     m->row.grad_norm = NAN;
     *state = m;
@@ -80,15 +84,29 @@ static void add_evals(const prometheus *m, clt_str *b) {
     }
 }
 
+/* Progress, loss and speed in the model's unit. */
+static void add_units(const prometheus *m, clt_str *b) {
+    const clt_step_row *r = &m->row;
+    const bool by_sample = m->terms->by_sample;
+    char *loss = clt_format("Training loss, nats per %s.", m->terms->unit);
+    if (by_sample)
+        add(m, b, "cltrain_samples_total", "counter", "Samples that the run has trained on.",
+            (double)r->after.sample);
+    else
+        add(m, b, "cltrain_tokens_total", "counter", "Tokens that the run has trained on.",
+            (double)r->after.token);
+    add(m, b, "cltrain_loss", "gauge", loss, r->loss);
+    add(m, b, by_sample ? "cltrain_samples_per_second" : "cltrain_tokens_per_second", "gauge",
+        "Of the newest step, all ranks.", r->units_per_second);
+    clt_free(loss);
+}
+
 static void add_all(const prometheus *m, clt_str *b) {
     const clt_step_row *r = &m->row;
     add(m, b, "cltrain_step", "gauge", "Batches that the run has finished.", (double)r->after.batch);
-    add(m, b, "cltrain_tokens_total", "counter", "Tokens that the run has trained on.",
-        (double)r->after.token);
-    add(m, b, "cltrain_loss", "gauge", "Training loss, nats per token.", r->loss);
+    add_units(m, b);
     add(m, b, "cltrain_learning_rate", "gauge", "Learning rate.", r->lr);
     add(m, b, "cltrain_gradient_norm", "gauge", "Gradient norm before clipping.", (double)r->grad_norm);
-    add(m, b, "cltrain_tokens_per_second", "gauge", "Of the newest step, all ranks.", r->tokens_per_second);
     add(m, b, "cltrain_mfu", "gauge", "Part of the measured peak.", r->mfu > 0 ? r->mfu : NAN);
     add(m, b, "cltrain_device_memory_bytes", "gauge", "Memory of rank 0 on its device.",
         (double)r->device_memory);
