@@ -58,8 +58,8 @@ typedef struct {
     const char *rate; /* its short form: "tok/s" */
     bool by_sample;   /* a unit is a sample: metrics count samples and never tokens */
     const char *cross_entropy, *accuracy;
-    const char *perplexity,
-        *accuracy5; /* accuracy5: among the five most likely classes; NULL: not reported */
+    const char *perplexity; /* NULL: not reported */
+    const char *accuracy5;  /* among the five most likely classes; NULL: not reported */
 } clt_model_terms;
 /* Never NULL. */
 const clt_model_terms *clt_model_get_terms(const clt_model_config *c);

@@ -19,9 +19,9 @@ typedef struct {
     /* Fills a zeroed configuration. r->ignore_unknown is set for a config.json. */
     clt_status (*read)(clt_schema_reader *r, const char *path, json_t *o, clt_model_config *out);
     json_t *(*to_json)(const clt_model_config *c); /* without model_type, which clt_model.c adds */
-    clt_model_facts (*facts)(
-        const clt_model_config *c); /* without generates and classifies, which clt_model.c sets */
-    const clt_model_terms *terms;   /* NULL: those of language models */
+    /* Without generates and classifies, which clt_model.c sets. */
+    clt_model_facts (*facts)(const clt_model_config *c);
+    const clt_model_terms *terms; /* NULL: those of language models */
     char *(*describe)(const clt_model_config *c);
     void (*set_layers)(clt_model_config *c, int64_t layers); /* in place; NULL without facts.layers_key */
 
