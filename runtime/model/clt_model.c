@@ -266,6 +266,11 @@ int clt_model_order(const clt_model_config *c, clt_model_order_kind kind, int **
     return c->family->order(c, kind, order);
 }
 
+int clt_model_layer_of(const clt_model_config *c, const clt_slab_table *table, int entry, int *layers) {
+    *layers = 0;
+    return c->family->layer_of ? c->family->layer_of(c, table, entry, layers) : -1;
+}
+
 /* --- memory and batches --- */
 
 clt_status clt_model_plan(const clt_model_config *c, const clt_model_shape *shape, clt_device_type type,

@@ -93,6 +93,10 @@ typedef enum {
 /* Writes the units in that order to *order and returns the length of the list. Free *order with clt_free. */
 int clt_model_order(const clt_model_config *c, clt_model_order_kind kind, int **order);
 
+/* The layer of tensor `entry` for learning rates that differ by layer, and their number in *layers: 0 is what
+ * comes before the blocks, the last one is the head. -1: the family defines no layers. */
+int clt_model_layer_of(const clt_model_config *c, const clt_slab_table *table, int entry, int *layers);
+
 /* --- files of other programs --- */
 
 /* How the tensors of Hugging Face folders make those of `table`; *out is NULL if names and layouts are equal.

@@ -32,6 +32,8 @@ typedef struct {
     /* Called for 16-bit types alone. */
     bool (*reads_wide)(const clt_model_config *c, const clt_model_shape *shape, const clt_slab_table *table,
                        int entry);
+    /* NULL: optimizer.layer_decay is refused. */
+    int (*layer_of)(const clt_model_config *c, const clt_slab_table *table, int entry, int *layers);
 
     /* NULL: names and layouts are equal. */
     clt_status (*weight_map)(const clt_model_config *c, const clt_slab_table *table, clt_weight_map **out);

@@ -97,6 +97,7 @@ const clt_model_family clt_vit_family = {
     .units = clt_vit_units,
     .order = clt_mpt_order,
     .reads_wide = clt_vit_reads_wide,
+    .layer_of = clt_vit_layer_of,
     .resample = clt_vit_resample,
     .hf_config = hf_config,
     .hf_differs = hf_differs,
