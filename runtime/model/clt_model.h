@@ -25,7 +25,8 @@ typedef struct clt_model_config clt_model_config;
  * family. */
 clt_status clt_model_config_read(clt_schema_reader *r, const char *path, json_t *o, clt_model_config **out);
 /* Reads a JSON object: one of clt_model_config_to_json, or, with `hf`, a Hugging Face config.json, whose
- * model_type selects the family and whose unknown keys are skipped. `what` names the source in messages. */
+ * model_type, or what its program writes instead, selects the family, and whose unknown keys are skipped.
+ * `what` names the source in messages. */
 clt_status clt_model_config_from_json(json_t *o, bool hf, const char *what, clt_model_config **out);
 /* The same from JSON text. */
 clt_status clt_model_config_parse(const char *text, bool hf, const char *what, clt_model_config **out);

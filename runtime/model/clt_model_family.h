@@ -15,6 +15,8 @@ typedef struct {
     size_t config_bytes; /* size of its configuration struct, which begins with clt_model_config and owns no
                             pointers outside it */
     const clt_schema *schema;
+    /* Whether `read` takes this config.json, which has no model_type. NULL: never. */
+    bool (*recognises)(const json_t *o);
 
     /* Fills a zeroed configuration. r->ignore_unknown is set for a config.json. */
     clt_status (*read)(clt_schema_reader *r, const char *path, json_t *o, clt_model_config *out);

@@ -86,6 +86,7 @@ const clt_model_family clt_vit_family = {
     .hf_types = hf_types,
     .config_bytes = sizeof(clt_vit_config),
     .schema = &clt_vit_schema,
+    .recognises = clt_vit_recognises,
     .read = clt_vit_read,
     .to_json = clt_vit_to_json,
     .facts = facts,
