@@ -29,7 +29,7 @@ typedef struct {                    /* keys of the loader finetuning (runtime/da
 
 /* Keys of the loader image (runtime/data/image/clt_image_reader.h). Evaluation has no random choices: 0. */
 typedef struct {
-    int64_t size, classes, max_pixels, threads;
+    int64_t size, classes, max_pixels, threads, augment, augment_level;
     double mean[3], std[3], crop_pct;
     bool random_crop;
     double scale[2], ratio[2], flip, smoothing, mixup, cutmix, mix_prob, switch_prob;
