@@ -47,6 +47,13 @@ static size_t list_names(bool hf, const char *names[MOST_NAMES]) {
     return n;
 }
 
+/* For a config.json without model_type; NULL: none. */
+static const clt_model_family *find_recognising(const json_t *o) {
+    for (size_t i = 0; i < CLT_COUNT_OF(families); i++)
+        if (families[i]->recognises && families[i]->recognises(o)) return families[i];
+    return NULL;
+}
+
 /* NULL: the object names an unknown family. Both keys are optional. */
 static const clt_model_family *family_of(const json_t *o) {
     const char *type = json_string_value(json_object_get(o, "model_type")),
@@ -82,10 +89,10 @@ static clt_status choose_family(clt_schema_reader *r, const char *path, json_t *
                                 const clt_model_family **out) {
     const char *type = json_string_value(json_object_get(o, "model_type")),
                *name = json_string_value(json_object_get(o, "name"));
-    const bool hf = type != NULL;
+    const bool hf = type != NULL, named = json_object_get(o, "model_type") || name;
+    if (!named && r->ignore_unknown && (*out = find_recognising(o))) return CLT_OK;
     /* Without both keys it is an MPT, which has no such widths. */
-    if (!json_object_get(o, "model_type") && !name &&
-        (json_object_get(o, "hidden_size") || json_object_get(o, "n_embd")) && r->ignore_unknown)
+    if (!named && (json_object_get(o, "hidden_size") || json_object_get(o, "n_embd")) && r->ignore_unknown)
         return clt_schema_fail(r, "model_type", "is missing: it must be given");
     *out = family_of(o);
     if (*out) return CLT_OK;
@@ -274,6 +281,11 @@ int clt_model_units(const clt_model_config *c, const clt_slab_table *table, clt_
 
 int clt_model_order(const clt_model_config *c, clt_model_order_kind kind, int **order) {
     return c->family->order(c, kind, order);
+}
+
+int clt_model_layer_of(const clt_model_config *c, const clt_slab_table *table, int entry, int *layers) {
+    *layers = 0;
+    return c->family->layer_of ? c->family->layer_of(c, table, entry, layers) : -1;
 }
 
 /* --- memory and batches --- */

@@ -25,7 +25,8 @@ typedef struct clt_model_config clt_model_config;
  * family. */
 clt_status clt_model_config_read(clt_schema_reader *r, const char *path, json_t *o, clt_model_config **out);
 /* Reads a JSON object: one of clt_model_config_to_json, or, with `hf`, a Hugging Face config.json, whose
- * model_type selects the family and whose unknown keys are skipped. `what` names the source in messages. */
+ * model_type, or what its program writes instead, selects the family, and whose unknown keys are skipped.
+ * `what` names the source in messages. */
 clt_status clt_model_config_from_json(json_t *o, bool hf, const char *what, clt_model_config **out);
 /* The same from JSON text. */
 clt_status clt_model_config_parse(const char *text, bool hf, const char *what, clt_model_config **out);
@@ -105,6 +106,10 @@ typedef enum {
 } clt_model_order_kind;
 /* Writes the units in that order to *order and returns the length of the list. Free *order with clt_free. */
 int clt_model_order(const clt_model_config *c, clt_model_order_kind kind, int **order);
+
+/* The layer of tensor `entry` for learning rates that differ by layer, and their number in *layers: 0 is what
+ * comes before the blocks, the last one is the head. -1: the family defines no layers. */
+int clt_model_layer_of(const clt_model_config *c, const clt_slab_table *table, int entry, int *layers);
 
 /* --- files of other programs --- */
 

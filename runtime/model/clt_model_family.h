@@ -15,6 +15,8 @@ typedef struct {
     size_t config_bytes; /* size of its configuration struct, which begins with clt_model_config and owns no
                             pointers outside it */
     const clt_schema *schema;
+    /* Whether `read` takes this config.json, which has no model_type. NULL: never. */
+    bool (*recognises)(const json_t *o);
 
     /* Fills a zeroed configuration. r->ignore_unknown is set for a config.json. */
     clt_status (*read)(clt_schema_reader *r, const char *path, json_t *o, clt_model_config *out);
@@ -34,6 +36,8 @@ typedef struct {
     /* Called for 16-bit types alone. */
     bool (*reads_wide)(const clt_model_config *c, const clt_model_shape *shape, const clt_slab_table *table,
                        int entry);
+    /* NULL: optimizer.layer_decay is refused. */
+    int (*layer_of)(const clt_model_config *c, const clt_slab_table *table, int entry, int *layers);
 
     /* NULL: names and layouts are equal. */
     clt_status (*weight_map)(const clt_model_config *c, const clt_slab_table *table, clt_weight_map **out);

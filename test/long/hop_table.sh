@@ -3,14 +3,16 @@
 # ranks, with several microbatches, with stops and hops, and on two vendors' devices in one job. All hashes of
 # weights and optimizer state must be equal. Rows that cannot run here print the reason. With EMULATOR=DIR
 # (see tools/amd/check.sh) the table includes AMD machine code.
-#   make hop-table                      PRECISION=amp_bf16: 16-bit types (numerics exact) instead of fp32
+#   make hop-table     PRECISION=amp_bf16: 16-bit types (numerics exact) instead of fp32, PRECISION=exact8: 8-bit blocks
+#                      MODEL=vit: a Vision Transformer on augmented pictures instead of an MPT
 # timeout: 3600
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 needs_mpirun
 here=$PWD
-precision=${PRECISION:-fp32}
+precision=${PRECISION:-fp32} set=mpt-variants samples=24
+[ "${MODEL:-mpt}" != vit ] || set=vit/images samples=8
 want='' rows=0 equal=0 left=0 broken=0
-cd "$golden/mpt-variants" || exit 1
+cd "$golden/$set" || exit 1
 
 # row TEXT RESULT: RESULT is the two hashes, or the reason why there are none
 row() {
@@ -42,7 +44,7 @@ run() {
     shift
     rm -rf "$tmp/run"
     if "$cltrain" launch "${launch[@]}" train -q train.yaml save_folder="$tmp/run" max_duration=20ba precision="$precision" \
-        cltrain.numerics=exact global_train_batch_size=24 "$@" >"$log" 2>&1; then
+        cltrain.numerics=exact global_train_batch_size=$samples "$@" >"$log" 2>&1; then
         row "$text" "$(hashes "$tmp/run")"
     else
         printf '%-46s  FAILED: %s\n' "$text" "$(grep -m 1 error: "$log" || echo "no error message")"
@@ -71,7 +73,7 @@ needs() {
 no_intel="no Intel runtime for CPUs here (make check fetches it)"
 no_nvidia="no NVIDIA device here"
 
-echo "20 batches of 24 samples of test/golden/mpt-variants in $precision, numerics exact"
+echo "20 batches of $samples samples of test/golden/$set in $precision, numerics exact"
 printf '%-46s  %-32s  %-32s\n' run weights optimizer
 for n in 1 2 3 4 8; do run "PoCL, $n ranks" -n $n --device pocl --; done
 POCL_MAX_PTHREAD_COUNT=1 run "PoCL on one thread" -n 1 --device pocl --

@@ -3,7 +3,7 @@
 # larger model, 20 in 8-bit floating point) do not depend on ranks, devices, drivers, threads, transport, microbatch,
 # recomputation, or on being stopped and resumed.
 #   test/train/hash_matrix.sh [PART ...]   only these parts: ranks mixed microbatch drivers transport recompute resume
-#                                          evaluation plain stages eight fp8 store oclgrind; under a sanitizer only a few
+#                                          evaluation plain stages eight fp8 vit store oclgrind; under a sanitizer only a few
 #                                          of them
 #   TEST_COMPLETE=1   all pairs of settings, 20 steps, 12 of the larger model (test/long/hash_matrix.sh); otherwise each
 #                     setting in few of them
@@ -11,7 +11,7 @@
 # at leisure: it compares bits, and no clock
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 pocl=pocl
-parts="ranks mixed microbatch drivers transport recompute resume evaluation plain stages eight fp8 store oclgrind"
+parts="ranks mixed microbatch drivers transport recompute resume evaluation plain stages eight fp8 vit store oclgrind"
 [ -z "${TEST_SANITIZER:-}" ] || parts="microbatch transport recompute evaluation"
 parts=" ${*:-$parts} "
 intel=$(has_platform intel && echo yes)
@@ -262,6 +262,48 @@ fp8() {
     compare "8-bit floating point: Intel's runtime" intel 1
 }
 
+# vit_legs NAME: the reference stopped three times, each part on other devices and ranks
+vit_legs() {
+    local i n=(2 3 2 1) end=(2 4 7 8) places=("$pocl" "$pocl" "$pocl" "$pocl")
+    [ -z "$intel" ] || places=("$pocl" intel "pocl,intel" intel)
+    for i in 0 1 2 3; do
+        run resumed "${places[i]}" "${n[i]}" max_duration="${end[i]}ba" || { tail -n 5 "$tmp/resumed.log"; fail "$1"; return; }
+    done
+    same "$1: resumed on other devices and numbers of ranks" resumed
+}
+
+# A Vision Transformer on augmented and mixed pictures, with learning rates by layer.
+vit() {
+    local precision
+    set=vit/images steps=8
+    conf=(train.yaml max_duration=8ba)
+    if ! run x $pocl 1 max_duration=1ba && grep -q "IMAGES=0" "$tmp/x.log"; then
+        echo "SKIP: built without pictures (IMAGES=0): no Vision Transformer"
+        return
+    fi
+    rm -r "$tmp/x"
+    for precision in fp32 exact8; do
+        conf=(train.yaml max_duration=8ba "precision=$precision")
+        make_reference "vit-$precision"
+        compare "ViT, $precision: 3 ranks, microbatch 1" $pocl 3 device_train_microbatch_size=1
+        stage 2 3 ", ViT, $precision"
+        in_complete stage 3 1 ", ViT, $precision"
+        if [ -n "$intel" ]; then
+            compare "ViT, $precision: Intel's runtime" intel 1
+            compare "ViT, $precision: 3 ranks: Intel, PoCL, Intel" intel,pocl,intel 3
+        fi
+        vit_legs "ViT, $precision"
+    done
+    # State that passes through the device in several stretches, which cut tensors.
+    conf=(train.yaml max_duration=2ba optimizer.name=lamb model.width=512 model.depth=4 model.heads=4 model.mlp_ratio=4
+        precision=fp32)
+    steps=2
+    make_reference vit-lamb
+    CLTRAIN_QUEUES=3 compare "ViT, LAMB: state in host memory" $pocl 1 cltrain.offload=host
+    CLTRAIN_QUEUES=3 stage 2 3 ", ViT, LAMB, state in host memory" cltrain.offload=host
+    stage 3 1 ", ViT, LAMB"
+}
+
 # stored FOLDER DEVICE RANKS [key=value ...]: data from a bucket into a cold cache, checkpoints into the bucket; each start
 # has an empty working folder, as on another host.
 stored() {
@@ -334,7 +376,7 @@ wants() { [[ $parts == *" $1 "* ]]; }
 oclgrind=$!
 make_reference options
 sensitive
-for part in ranks mixed microbatch drivers transport recompute resume evaluation plain stages eight fp8 store; do
+for part in ranks mixed microbatch drivers transport recompute resume evaluation plain stages eight fp8 vit store; do
     wants $part && $part
 done
 wait $oclgrind || failed=1

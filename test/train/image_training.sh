@@ -10,8 +10,8 @@ optimizer: {name: adamw, lr: 0.001}
 scheduler: {name: constant_with_warmup, t_warmup: 0ba}
 train_loader:
   name: image
-  dataset: {local: null, shuffle: true, random_resized_crop: true, hflip: 0.5, label_smoothing: 0.1, mixup: 0.8,
-            cutmix: 1.0, decode_threads: 3}
+  dataset: {local: null, shuffle: true, random_resized_crop: true, hflip: 0.5, randaugment: 2,
+            label_smoothing: 0.1, mixup: 0.8, cutmix: 1.0, decode_threads: 3}
 eval_loader:
   name: image
   label: val

@@ -1,6 +1,6 @@
 /* Training of a Vision Transformer compared with timm in double (test/golden/vit/README.md): SGD, Nesterov
- * and AdamW with timm's groups and schedule. Losses within 1e-5, gradient norms within 1e-4 relative, final
- * weights within 1e-5. Every division of a batch gives the same bits. */
+ * and AdamW with timm's groups and schedule, learning rates by layer. Losses within 1e-5, gradient norms
+ * within 1e-4 relative, final weights within 1e-5. Every division of a batch gives the same bits. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -247,6 +247,142 @@ static void lamb(void **state) {
     train_as_timm("lamb", ADAMW, over, CLT_COUNT_OF(over));
 }
 
+/* --- learning rates by layer --- */
+
+#define LAYERS FOLDER "layer-decay.json"
+#define DECAY "optimizer.layer_decay=0.65"
+
+/* timm's lr_scale of a tensor; false: it has no weight decay. */
+static bool decays(json_t *rates, const char *name, double *scale) {
+    json_t *row = json_object_get(rates, name);
+    if (json_array_size(row) != 2) fail_msg("%s has no tensor %s", LAYERS, name);
+    *scale = json_number_value(json_array_get(row, 0));
+    return json_number_value(json_array_get(row, 1)) > 0;
+}
+
+/* Every tensor has the learning rate and the weight decay of timm's groups. */
+static void layers_have_timms_rates(void **state) {
+    (void)state;
+    static const char *const poolings[] = {"token", "avg"};
+    json_t *all = golden_load(LAYERS);
+    for (size_t k = 0; k < CLT_COUNT_OF(poolings); k++) {
+        char *pooling = clt_format("model.pooling=%s", poolings[k]);
+        const char *const over[] = {DECAY, pooling};
+        json_t *rates = json_object_get(all, poolings[k]);
+        clt_config *c;
+        clt_slab_table t = {0};
+        clt_scaled_group group[CLT_MAX_SCALED_GROUPS];
+        uint8_t of[256];
+        bool frozen[256];
+        int n;
+        tu_assert_ok(clt_config_load(ADAMW, over, 2, &c), ADAMW);
+        tu_assert_ok(clt_model_table(c->model, &t), "table");
+        assert_int_equal(t.n, json_object_size(rates));
+        tu_assert_ok(clt_optimizer_scaled_groups(c, &t, group, &n, of, frozen), "groups");
+        assert_int_equal(n, 2 * 5);
+        for (int i = 0; i < t.n; i++) {
+            double scale;
+            const bool with = decays(rates, t.entry[i].name, &scale);
+            const clt_scaled_group *g = &group[of[i]];
+            if (!(fabs(g->scale / scale - 1) < 1e-14) || frozen[i] ||
+                (c->optimizer.groups[g->group].weight_decay > 0) != with)
+                fail_msg("%s %s: scale %.17g, timm has %.17g", poolings[k], t.entry[i].name, g->scale, scale);
+        }
+        clt_slab_table_free(&t);
+        clt_config_free(c);
+        clt_free(pooling);
+    }
+    json_decref(all);
+}
+
+/* The parts of the state of one tensor: weight, exp_avg, exp_avg_sq (NULL: there is none). */
+static void read_state(const rig *r, const clt_slab_entry *e, float *part[CLT_ENGINE_PARTS]) {
+    int n;
+    const clt_ckpt_part *parts = clt_engine_parts(r->engine, &n);
+    for (int i = 0; i < n; i++) {
+        part[i] = clt_malloc(e->count * sizeof *part[i]);
+        tu_assert_ok(clt_slab_read(parts[i].slab, e->offset, part[i], e->count), e->name);
+    }
+}
+
+/* The direction of element k of step t (from 1), from the moments after the step and the weight before. */
+static double direction(const clt_optimizer_config *o, float *const state[], double before, uint64_t k, int t,
+                        double wd) {
+    const clt_param_group *g = &o->groups[0];
+    const double m = (double)state[1][k];
+    if (o->kind == CLT_OPTIMIZER_SGD) return m; /* which has the weight decay */
+    const double v = (double)state[2][k] / (1 - pow(g->beta2, t)),
+                 adam = m / (1 - pow(g->beta1, t)) / (sqrt(v) + g->eps);
+    return adam + (o->kind == CLT_OPTIMIZER_LAMB ? wd * before : 0);
+}
+
+/* What the rules of README.md make of a tensor's weights before the step, against what the engine made. lr is
+ * the tensor's. */
+static void check_step(const clt_optimizer_config *o, const clt_slab_entry *e, const float *before,
+                       float *const state[], int t, double lr, double wd) {
+    double w = 0, u = 0;
+    for (uint64_t k = 0; k < e->count; k++) {
+        const double d = direction(o, state, (double)before[k], k, t, wd);
+        w += (double)before[k] * (double)before[k];
+        u += d * d;
+    }
+    const bool ratio = o->kind == CLT_OPTIMIZER_LAMB && wd > 0 && w > 0 && u > 0;
+    const double rate = ratio ? lr * sqrt(w / u) : lr;
+    const double keep = o->kind == CLT_OPTIMIZER_TORCH_ADAMW ? 1 - lr * wd : 1;
+    for (uint64_t k = 0; k < e->count; k++) {
+        const double x = (double)before[k], want = x * keep - rate * direction(o, state, x, k, t, wd),
+                     d = fabs((double)state[0][k] - want);
+        if (!(d <= 2e-7 * fmax(1, fabs(x))))
+            fail_msg("%s: step %d: %s[%llu] is off by %g", clt_optimizer_of(o->kind)->name, t, e->name,
+                     (unsigned long long)k, d);
+    }
+}
+
+/* Three steps of an optimizer, each recomputed in double from timm's scales and the engine's moments. */
+static void steps_follow_the_rates(const char *const *over, size_t n) {
+    rig r;
+    images x;
+    clt_timestamp now = {0};
+    json_t *all = golden_load(LAYERS), *rates = json_object_get(all, "token");
+    load_images(&x, 0.1);
+    open_rig(&r, ADAMW, BATCH, over, n);
+    const clt_optimizer_config *o = &r.cfg->optimizer;
+    const clt_slab_table *table = clt_engine_table(r.engine);
+    float **before = clt_calloc((size_t)table->n, sizeof *before);
+    for (int t = 1; t <= 3; t++) {
+        clt_engine_result got;
+        double lr;
+        for (int i = 0; i < table->n; i++) before[i] = weights_of(&r, &table->entry[i]);
+        take_step(&r, &x, &now, &lr, &got);
+        for (int i = 0; i < table->n; i++) {
+            float *state[CLT_ENGINE_PARTS] = {NULL};
+            double scale;
+            const bool with = decays(rates, table->entry[i].name, &scale);
+            read_state(&r, &table->entry[i], state);
+            check_step(o, &table->entry[i], before[i], state, t, lr * scale,
+                       with ? o->groups[0].weight_decay : 0);
+            for (int k = 0; k < CLT_ENGINE_PARTS; k++) clt_free(state[k]);
+            clt_free(before[i]);
+        }
+    }
+    clt_free(before);
+    close_rig(&r);
+    json_decref(all);
+    clt_free(x.pixels);
+    clt_free(x.targets);
+}
+
+static void optimizers_follow_the_rates(void **state) {
+    (void)state;
+    static const char *const sgd_over[] = {DECAY, "scheduler.alpha_i=0.5", "optimizer.name=sgd",
+                                           "optimizer.momentum=0.9", "optimizer.lr=0.01"};
+    static const char *const lamb_over[] = {DECAY, "scheduler.alpha_i=0.5", "optimizer.name=lamb",
+                                            "optimizer.lr=0.005"};
+    steps_follow_the_rates(lamb_over, 2); /* AdamW */
+    steps_follow_the_rates(sgd_over, CLT_COUNT_OF(sgd_over));
+    steps_follow_the_rates(lamb_over, CLT_COUNT_OF(lamb_over));
+}
+
 /* A tensor that was replaced in the source is loaded, and the others as the file has them. */
 static void replaced_tensors_are_loaded(void **state) {
     (void)state;
@@ -358,6 +494,8 @@ int main(int argc, char **argv) {
                                        cmocka_unit_test(nesterov),
                                        cmocka_unit_test(adamw),
                                        cmocka_unit_test(lamb),
+                                       cmocka_unit_test(layers_have_timms_rates),
+                                       cmocka_unit_test(optimizers_follow_the_rates),
                                        cmocka_unit_test(replaced_tensors_are_loaded),
                                        cmocka_unit_test(divisions_give_the_same_bits),
                                        cmocka_unit_test(fewer_bits_train)};

@@ -18,6 +18,14 @@ grep -q '"architecture": "vit_base_patch16_224"' "$tmp/out/config.json" && grep 
 report "config.json is one of timm's" $?
 "$cltrain" ckpt import "$tmp/out" "$tmp/again" >"$log" 2>&1 && "$cltrain" ckpt diff "$tmp/run" "$tmp/again" >>"$log" 2>&1
 report "an export imports" $?
+mkdir "$tmp/hub"
+cp "$golden/vit/model.safetensors" "$golden/vit/timm/config.json" "$tmp/hub/"
+"$cltrain" ckpt import "$tmp/hub" "$tmp/hub_run" >"$log" 2>&1 && "$cltrain" ckpt diff "$tmp/run" "$tmp/hub_run" >>"$log" 2>&1
+report "a folder as timm writes it imports" $?
+sed -i 's/"depth": 3/"depth": 4/' "$tmp/hub/config.json"
+"$cltrain" ckpt import "$tmp/hub" "$tmp/deeper" >"$log" 2>&1
+[ $? != 0 ] && grep -q 'blocks.3.norm1.weight' "$log"
+report "a missing block is named" $?
 "$cltrain" generate "$tmp/run" --prompt x >"$log" 2>&1
 [ $? = 78 ] && grep -q "generates no text" "$log"
 report "no text comes from it" $?

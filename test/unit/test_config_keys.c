@@ -160,6 +160,7 @@ static const struct {
     {"model.init_config.name", "small_init_", {NULL}},
     {"model.init_config.init_div_is_residual", "3", {NULL}},
     {"model.init_config.emb_init_uniform_lim", "[-1, 2]", {NULL}},
+    {"optimizer.layer_decay", "0.75", {"model={name: vit}"}},
     {"model.heads", "6", {NULL}},
     {"model.width", "96", {NULL}},
     {"model.image_size", "240", {NULL}},

@@ -36,6 +36,8 @@ static clt_loader_params augmented(const char *local) {
     clt_loader_params p = params(local);
     p.image.transform.random_crop = true;
     p.image.transform.flip = 0.5;
+    p.image.transform.augment = 2;
+    p.image.transform.augment_level = 9;
     p.shuffle_seed = p.image.mix.seed = 3;
     p.image.mix.mixup = 0.8;
     p.image.mix.cutmix = 1;
@@ -137,6 +139,7 @@ static void evaluations_have_torchvisions_words(void **state) {
     p.eval = true;
     p.image.transform.random_crop = false;
     p.image.transform.flip = 0;
+    p.image.transform.augment = 0;
     p.image.smoothing = 0;
     json_t *all = golden_load(DIR "mds/jpeg/samples.json"), *list = json_object_get(all, "list");
     rows *r = read_epoch(&p, 0, 4);

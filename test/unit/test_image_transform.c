@@ -1,6 +1,6 @@
 /* Transforms of pictures: resize, centre crop and normalisation give the bytes and words of torchvision with
- * Pillow (test/golden/vit/images); random crops and flips follow their rules and depend on seed, epoch and
- * sample alone. */
+ * Pillow (test/golden/vit/images); random crops, flips and RandAugment follow their rules and depend on
+ * seed, epoch and sample alone. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -225,6 +225,64 @@ static void pixels_become_a_png_again(void **state) {
     clt_image_work_free(&w);
 }
 
+/* --- RandAugment --- */
+
+/* The operations of a sample are applied to the mirrored bytes, one behind the other. */
+static void operations_follow_the_flip(void **state) {
+    (void)state;
+    enum { SIDE = 16, N = 3 * SIDE * SIDE };
+    clt_image_transform plain = training(), t = plain;
+    clt_image m = {0};
+    clt_image_work w = {0}, v = {0};
+    float out[N];
+    uint8_t want[N], other[N];
+    int changed = 0, mirrored = 0;
+    t.augment = 3;
+    t.augment_level = 15;
+    read_picture("rgb_444.jpg", &m);
+    for (int64_t i = 0; i < 40; i++) {
+        const clt_image_plan p = clt_image_plan_of(&t, m.width, m.height, 2, i);
+        assert_int_equal(clt_image_apply(&plain, &m, 2, i, &w, out), CLT_OK);
+        for (int k = 0; k < N; k++) {
+            const int x = k / 3 % SIDE;
+            want[k] = w.rgb[p.flip ? k + 3 * (SIDE - 1 - 2 * x) : k];
+        }
+        for (int k = 0; k < t.augment; k++) clt_image_augment(&p.step[k], SIDE, SIDE, want, other);
+        assert_int_equal(clt_image_apply(&t, &m, 2, i, &v, out), CLT_OK);
+        assert_memory_equal(v.rgb, want, N);
+        for (int k = 0; k < N; k++) {
+            const int c = k / (SIDE * SIDE), at = k % (SIDE * SIDE);
+            assert_true(out[k] == ((float)want[3 * at + c] / 255.0f - t.mean[c]) / t.std[c]);
+        }
+        changed += memcmp(w.rgb, v.rgb, N) != 0;
+        mirrored += p.flip;
+    }
+    assert_true(changed > 30 && mirrored > 10 && mirrored < 30);
+    clt_image_work_free(&w);
+    clt_image_work_free(&v);
+    clt_image_free(&m);
+}
+
+/* Each operation and both signs are about equally frequent, and steps do not depend on each other. */
+static void operations_are_drawn_evenly(void **state) {
+    (void)state;
+    enum { N = 14000 };
+    clt_image_transform t = training();
+    int of[CLT_AUGMENTS] = {0}, negative = 0, equal = 0;
+    t.augment = 2;
+    t.augment_level = 9;
+    for (int64_t i = 0; i < N; i++) {
+        const clt_image_plan p = clt_image_plan_of(&t, 64, 48, 0, i);
+        assert_int_equal(p.step[1].level, 9);
+        of[p.step[1].op]++;
+        negative += p.step[1].negative;
+        equal += p.step[0].op == p.step[1].op;
+    }
+    const double expected = (double)N / CLT_AUGMENTS, bound = 5 * sqrt(expected);
+    for (int i = 0; i < CLT_AUGMENTS; i++) assert_true(fabs(of[i] - expected) < bound);
+    assert_true(fabs(equal - expected) < bound && fabs(negative - N / 2.0) < 5 * sqrt(N) / 2);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(evaluation_gives_the_bytes_of_torchvision),
@@ -233,6 +291,8 @@ int main(void) {
         cmocka_unit_test(choices_depend_on_seed_epoch_and_sample),
         cmocka_unit_test(crops_are_cut_before_they_are_resized),
         cmocka_unit_test(pixels_become_a_png_again),
+        cmocka_unit_test(operations_follow_the_flip),
+        cmocka_unit_test(operations_are_drawn_evenly),
     };
     if (clt_image_check_build() != CLT_OK) return 0; /* built with IMAGES=0 */
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -7,7 +7,12 @@
 #include "runtime/base/clt_philox.h"
 
 /* The counter's last value: which of a sample's choices. Two numbers each. */
-enum { CHOICE_CROP = 0 /* two for each of the tries */, TRIES = 10, CHOICE_FLIP = 2 * TRIES };
+enum {
+    CHOICE_CROP = 0, /* two for each of the tries */
+    TRIES = 10,
+    CHOICE_FLIP = 2 * TRIES,
+    CHOICE_AUGMENT /* one for each operation */
+};
 
 void clt_image_transform_default(clt_image_transform *t) {
     *t = (clt_image_transform){.size = 224,
@@ -104,6 +109,10 @@ clt_image_plan clt_image_plan_of(const clt_image_transform *t, int64_t width, in
         draw(t, epoch, sample, CHOICE_FLIP, u);
         p.flip = u[0] < t->flip;
     }
+    for (int k = 0; k < t->augment; k++) {
+        draw(t, epoch, sample, CHOICE_AUGMENT + (uint32_t)k, u);
+        p.step[k] = (clt_augment_step){(clt_augment)below(u[0], CLT_AUGMENTS), t->augment_level, u[1] < 0.5};
+    }
     return p;
 }
 
@@ -123,6 +132,23 @@ static void normalise(const clt_image_transform *t, const uint8_t *rgb, bool fli
     }
 }
 
+/* Exchanges left and right. */
+static void mirror(int64_t n, uint8_t *rgb) {
+    for (int64_t y = 0; y < n; y++)
+        for (int64_t x = 0; x < n / 2; x++) {
+            uint8_t swap[3], *a = rgb + 3 * (y * n + x), *b = rgb + 3 * (y * n + n - 1 - x);
+            memcpy(swap, a, 3);
+            memcpy(a, b, 3);
+            memcpy(b, swap, 3);
+        }
+}
+
+static void augment(const clt_image_transform *t, const clt_image_plan *p, clt_image_work *w) {
+    const int64_t n = t->size;
+    if (p->flip) mirror(n, w->rgb);
+    for (int k = 0; k < t->augment; k++) clt_image_augment(&p->step[k], n, n, w->rgb, w->rgb + 3 * n * n);
+}
+
 clt_status clt_image_apply(const clt_image_transform *t, const clt_image *in, int64_t epoch, int64_t sample,
                            clt_image_work *w, float *out) {
     const clt_image_plan p = clt_image_plan_of(t, in->width, in->height, epoch, sample);
@@ -130,7 +156,7 @@ clt_status clt_image_apply(const clt_image_transform *t, const clt_image *in, in
                                  .stride = 3 * (size_t)in->width,
                                  .width = p.width,
                                  .height = p.height};
-    const size_t need = 3 * (size_t)t->size * (size_t)t->size;
+    const size_t need = 2 * 3 * (size_t)t->size * (size_t)t->size;
     if (need > w->bytes) {
         clt_free(w->rgb);
         w->bytes = 0;
@@ -139,6 +165,7 @@ clt_status clt_image_apply(const clt_image_transform *t, const clt_image *in, in
         w->bytes = need;
     }
     CLT_TRY(clt_image_resize(&part, p.to_width, p.to_height, p.window, &w->scratch, w->rgb));
-    normalise(t, w->rgb, p.flip, out);
+    if (t->augment > 0) augment(t, &p, w);
+    normalise(t, w->rgb, p.flip && t->augment == 0, out);
     return CLT_OK;
 }

@@ -1,6 +1,6 @@
 /* clt_image_transform: from a decoded picture to the pixels that a model reads: fp32 [3, size, size],
- * normalised. Evaluation resizes and takes the centre; training may take a random part and mirror it, as
- * torchvision and timm do.
+ * normalised. Evaluation resizes and takes the centre; training may take a random part, mirror it and apply
+ * RandAugment, as torchvision and timm do.
  *
  * Every random choice is a function of (seed, epoch, sample): docs/numerics.md, rule 14. Neither ranks nor
  * threads nor a resume change it. */
@@ -8,6 +8,7 @@
 #define CLT_IMAGE_TRANSFORM_H
 
 #include "runtime/data/image/clt_image.h"
+#include "runtime/data/image/clt_image_augment.h"
 #include "runtime/data/image/clt_image_resize.h"
 
 typedef struct {
@@ -15,10 +16,12 @@ typedef struct {
     double crop_pct; /* the shorter side is resized to floor(size / crop_pct); in (0, 1] */
     float mean[3], std[3];
     /* Training. Evaluation has random_crop false and flip 0. */
-    bool random_crop; /* a part of random area and shape instead of the centre: RandomResizedCrop */
-    double scale[2];  /* its area as a part of the picture's; 0 < scale[0] <= scale[1] <= 1 */
-    double ratio[2];  /* its width by its height; 0 < ratio[0] <= ratio[1] */
-    double flip;      /* probability of mirroring left and right */
+    bool random_crop;  /* a part of random area and shape instead of the centre: RandomResizedCrop */
+    double scale[2];   /* its area as a part of the picture's; 0 < scale[0] <= scale[1] <= 1 */
+    double ratio[2];   /* its width by its height; 0 < ratio[0] <= ratio[1] */
+    double flip;       /* probability of mirroring left and right */
+    int augment;       /* RandAugment: operations for each picture, up to CLT_AUGMENT_MOST_STEPS */
+    int augment_level; /* their magnitude, 0 to CLT_AUGMENT_MOST_LEVEL */
     uint64_t seed;
 } clt_image_transform;
 
@@ -31,6 +34,7 @@ typedef struct {
     int64_t to_width, to_height;
     clt_image_window window;
     bool flip;
+    clt_augment_step step[CLT_AUGMENT_MOST_STEPS]; /* [t->augment], behind the flip */
 } clt_image_plan;
 clt_image_plan clt_image_plan_of(const clt_image_transform *t, int64_t width, int64_t height, int64_t epoch,
                                  int64_t sample);
@@ -38,13 +42,13 @@ clt_image_plan clt_image_plan_of(const clt_image_transform *t, int64_t width, in
 /* What a thread needs. Start from {0}. */
 typedef struct {
     clt_image_scratch scratch;
-    uint8_t *rgb; /* [size, size, 3] */
+    uint8_t *rgb; /* [size, size, 3], twice */
     size_t bytes;
 } clt_image_work;
 void clt_image_work_free(clt_image_work *w);
 
-/* The pixels of a sample, out [3, size, size]. w->rgb keeps the bytes before the normalisation, not mirrored.
- * CLT_NO_MEMORY. */
+/* The pixels of a sample, out [3, size, size]. w->rgb keeps the bytes before the flip, with
+ * RandAugment those behind it, before the normalisation. CLT_NO_MEMORY. */
 clt_status clt_image_apply(const clt_image_transform *t, const clt_image *in, int64_t epoch, int64_t sample,
                            clt_image_work *w, float *out);
 

@@ -102,8 +102,7 @@ static void set_blocks(const raw_config *raw, clt_vit_config *v) {
         c->layer[i] = (clt_mpt_layer_config){.window = -1, .reuse_kv = -1};
 }
 
-clt_status clt_vit_read(clt_schema_reader *r, const char *path, json_t *o, clt_model_config *out) {
-    clt_vit_config *c = (clt_vit_config *)out;
+static clt_status read_keys(clt_schema_reader *r, const char *path, json_t *o, clt_vit_config *c) {
     raw_config raw = {0};
     CLT_TRY(clt_schema_read(r, &clt_vit_schema, path, o, &raw));
     CLT_TRY(check_sizes(r, path, &raw));
@@ -116,6 +115,17 @@ clt_status clt_vit_read(clt_schema_reader *r, const char *path, json_t *o, clt_m
     c->average = raw.pooling == 1;
     set_blocks(&raw, c);
     return CLT_OK;
+}
+
+clt_status clt_vit_read(clt_schema_reader *r, const char *path, json_t *o, clt_model_config *out) {
+    clt_vit_config *c = (clt_vit_config *)out;
+    json_t *keys;
+    if (!r->ignore_unknown || json_object_get(o, "model_type") || json_object_get(o, "name"))
+        return read_keys(r, path, o, c);
+    CLT_TRY(clt_vit_from_timm(r, o, &keys));
+    clt_status st = read_keys(r, path, keys, c);
+    json_decref(keys);
+    return st;
 }
 
 json_t *clt_vit_to_json(const clt_model_config *config) {

@@ -24,11 +24,15 @@ typedef struct {
 
 extern const clt_schema clt_vit_schema;
 clt_status clt_vit_read(clt_schema_reader *r, const char *path, json_t *o, clt_model_config *out);
+/* A config.json of timm; the second makes *keys, an object of this family's keys, of it (clt_vit_timm.c). */
+bool clt_vit_recognises(const json_t *o);
+clt_status clt_vit_from_timm(clt_schema_reader *r, json_t *o, json_t **keys);
 json_t *clt_vit_to_json(const clt_model_config *config);
 clt_status clt_vit_table(const clt_model_config *config, clt_slab_table *table);
 void clt_vit_init_range(const clt_model_config *config, const clt_slab_table *table, int entry, uint64_t seed,
                         uint64_t first, uint64_t count, float *out);
 int clt_vit_units(const clt_model_config *config, const clt_slab_table *table, clt_model_unit **units);
+int clt_vit_layer_of(const clt_model_config *config, const clt_slab_table *table, int entry, int *layers);
 bool clt_vit_reads_wide(const clt_model_config *config, const clt_model_shape *shape,
                         const clt_slab_table *table, int entry);
 bool clt_vit_resample(const clt_model_config *config, int entry, const int64_t *shape, const float *from,

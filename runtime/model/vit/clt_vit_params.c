@@ -1,4 +1,5 @@
 /* The parameter table of a Vision Transformer under timm's names, initial values, and units. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "runtime/base/clt_dmath.h"
@@ -90,6 +91,17 @@ int clt_vit_units(const clt_model_config *config, const clt_slab_table *t, clt_m
     const int n = clt_mpt_units_of(t, v->block.n_layers, "blocks.", "norm1.weight", head, units);
     clt_free(head);
     return n;
+}
+
+/* timm's group_matcher: the norm behind the blocks goes with the last block, fc_norm with the head. */
+int clt_vit_layer_of(const clt_model_config *config, const clt_slab_table *t, int entry, int *layers) {
+    const int depth = (int)((const clt_vit_config *)config)->block.n_layers;
+    const char *name = t->entry[entry].name;
+    static const char block[] = "blocks.", norm[] = "norm.";
+    *layers = depth + 2;
+    if (entry <= CLT_VIT_PATCH_BIAS) return 0;
+    if (strncmp(name, block, sizeof block - 1) == 0) return atoi(name + sizeof block - 1) + 1;
+    return strncmp(name, norm, sizeof norm - 1) == 0 ? depth : depth + 1;
 }
 
 bool clt_vit_reads_wide(const clt_model_config *config, const clt_model_shape *shape, const clt_slab_table *t,

@@ -29,7 +29,7 @@ typedef struct {                    /* keys of the loader finetuning (runtime/da
 
 /* Keys of the loader image (runtime/data/image/clt_image_reader.h). Evaluation has no random choices: 0. */
 typedef struct {
-    int64_t size, classes, max_pixels, threads;
+    int64_t size, classes, max_pixels, threads, augment, augment_level;
     double mean[3], std[3], crop_pct;
     bool random_crop;
     double scale[2], ratio[2], flip, smoothing, mixup, cutmix, mix_prob, switch_prob;
@@ -88,8 +88,9 @@ typedef struct {
 
 typedef struct {
     clt_optimizer_kind kind;
-    bool nesterov; /* SGD */
-    int n_groups;  /* at least 1; group 0 is the default group, the rest in listed order */
+    bool nesterov;      /* SGD */
+    double layer_decay; /* 1: all layers have the same learning rate */
+    int n_groups;       /* at least 1; group 0 is the default group, the rest in listed order */
     clt_param_group groups[CLT_MAX_PARAM_GROUPS];
     clt_strv disable_grad; /* regular expressions: tensors whose name matches are frozen */
 } clt_optimizer_config;
@@ -334,5 +335,18 @@ char *clt_config_expand(const clt_config *c, const char *template_text, const cl
  * whether it is frozen. CLT_BAD_CONFIG for a regular expression that cannot be compiled. */
 clt_status clt_optimizer_groups(const clt_optimizer_config *o, const char *const *names, size_t n,
                                 uint8_t *group, bool *frozen);
+
+/* A parameter group, or the part of it whose layers have learning rate lr * scale (optimizer.layer_decay). */
+typedef struct {
+    int group;
+    double scale;
+} clt_scaled_group;
+enum { CLT_MAX_SCALED_GROUPS = 255 };
+/* The groups of all tensors of c's model: tensor i is in group[of[i]], unless it is frozen. Without
+ * layer_decay they are those of the configuration. *n is at least 1. CLT_BAD_CONFIG if there would be more
+ * than CLT_MAX_SCALED_GROUPS. */
+clt_status clt_optimizer_scaled_groups(const clt_config *c, const clt_slab_table *t,
+                                       clt_scaled_group group[CLT_MAX_SCALED_GROUPS], int *n, uint8_t *of,
+                                       bool *frozen);
 
 #endif

@@ -35,6 +35,10 @@ extern const clt_kind clt_kind_rgb, /* double[3] */
         CLT_IMAGE_KEY_OF(span, "ratio", ratio, "[0.75, 1.3333333333333333]",                                 \
                          "random part: its width divided by its height"),                                    \
         CLT_IMAGE_KEY("hflip", flip, "0.0", "probability that left and right are exchanged"),                \
+        CLT_IMAGE_KEY("randaugment", augment, "0",                                                           \
+                      "operations of torchvision's RandAugment for each picture, at most 16 (num_ops)"),     \
+        CLT_IMAGE_KEY("randaugment_magnitude", augment_level, "9",                                           \
+                      "their magnitude, 0 to 30 (magnitude, of 31 bins)"),                                   \
         CLT_IMAGE_KEY("label_smoothing", smoothing, "0.0",                                                   \
                       "part of a label that is spread over all classes"),                                    \
         CLT_IMAGE_KEY("mixup", mixup, "0.0",                                                                 \

@@ -14,6 +14,7 @@ typedef struct { /* NaN: not given */
 typedef struct {
     int kind; /* clt_optimizer_kind, or one behind it: no_op */
     bool nesterov;
+    double layer_decay;
     clt_config_hyper hyper;
     json_t *disable_grad, *param_groups; /* borrowed */
 } clt_config_optimizer_raw;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/base/clt_dmath.h"
 #include "runtime/train/config/clt_config_internal.h"
 
 /* clt_optimizer_kind, then LLM Foundry's update that changes nothing, which is one with rates of 0. */
@@ -51,6 +52,9 @@ static const clt_key optimizer_keys[] = {
             .refused = refused_optimizers),
     HYPER_ROWS(clt_config_optimizer_raw),
     CLT_KEY(clt_config_optimizer_raw, "nesterov", nesterov, "false", "sgd: Nesterov's momentum"),
+    CLT_KEY(clt_config_optimizer_raw, "layer_decay", layer_decay, "1.0",
+            "vit: the learning rate of a layer is that of the next layer times this, as timm's layer_decay; "
+            "layers are the embedding, each block and the head"),
     CLT_KEY_OF(&clt_kind_patterns, clt_config_optimizer_raw, "disable_grad", disable_grad, "null",
                "regular expressions: tensors whose name matches are frozen", .nullable = true),
     CLT_KEY_OF(&clt_kind_list, clt_config_optimizer_raw, "param_groups", param_groups, "null",
@@ -263,6 +267,30 @@ static clt_status resolve_nesterov(clt_schema_reader *r, const clt_config_optimi
     return CLT_OK;
 }
 
+/* The learning rates of a model's layers, which must be few enough for the device's table. */
+static clt_status resolve_layer_decay(clt_schema_reader *r, const clt_config_optimizer_raw *raw,
+                                      clt_config *c) {
+    static const char key[] = "optimizer.layer_decay";
+    clt_scaled_group group[CLT_MAX_SCALED_GROUPS];
+    clt_slab_table t = {0};
+    int n;
+    c->optimizer.layer_decay = raw->layer_decay;
+    if (!(raw->layer_decay > 0 && raw->layer_decay <= 1))
+        return clt_schema_fail(r, key, "is %g: it must be above 0 and at most 1", raw->layer_decay);
+    if (raw->layer_decay == 1) return CLT_OK;
+    CLT_TRY(clt_model_table(c->model, &t));
+    uint8_t *of = clt_calloc((size_t)t.n, sizeof *of);
+    bool *frozen = clt_calloc((size_t)t.n, sizeof *frozen);
+    clt_status st = clt_model_layer_of(c->model, &t, 0, &n) < 0
+                        ? clt_schema_fail(r, key, "is %g: only models of the family vit have layers for it",
+                                          raw->layer_decay)
+                        : clt_optimizer_scaled_groups(c, &t, group, &n, of, frozen);
+    clt_free(of);
+    clt_free(frozen);
+    clt_slab_table_free(&t);
+    return st;
+}
+
 clt_status clt_config_resolve_optimizer(clt_schema_reader *r, clt_config_builder *b) {
     static const clt_param_group defaults[] = {
         [CLT_OPTIMIZER_ADAMW] = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 1e-5},
@@ -282,6 +310,7 @@ clt_status clt_config_resolve_optimizer(clt_schema_reader *r, clt_config_builder
     CLT_TRY(resolve_nesterov(r, raw, o));
     clt_config_freeze_layers(b);
     if (raw->kind == NO_OP) stand_still(o);
+    CLT_TRY(resolve_layer_decay(r, raw, &b->c));
     return o->disable_grad.n > 0 || raw->param_groups ? warn_unmatched(&b->c) : CLT_OK;
 }
 
@@ -306,4 +335,44 @@ clt_status clt_optimizer_groups(const clt_optimizer_config *o, const char *const
         regfree(&re);
     }
     return CLT_OK;
+}
+
+/* Adds {group, scale} unless it is there; its place, or -1: the table is full. */
+static int place_of(clt_scaled_group *list, int *n, int group, double scale) {
+    for (int i = 0; i < *n; i++)
+        if (list[i].group == group && list[i].scale == scale) return i;
+    if (*n == CLT_MAX_SCALED_GROUPS) return -1;
+    list[*n] = (clt_scaled_group){group, scale};
+    return (*n)++;
+}
+
+/* of[i] is tensor i's group of the configuration at first. */
+static clt_status scale_layers(const clt_config *c, const clt_slab_table *t, clt_scaled_group *list, int *n,
+                               uint8_t *of) {
+    for (int i = 0; i < t->n; i++) {
+        int layers;
+        const int layer = clt_model_layer_of(c->model, t, i, &layers),
+                  at = place_of(list, n, of[i], clt_dpowi(c->optimizer.layer_decay, layers - 1 - layer));
+        if (at < 0)
+            return clt_error(CLT_BAD_CONFIG,
+                             "optimizer.layer_decay: layers and parameter groups make more than %d "
+                             "combinations: use fewer param_groups",
+                             CLT_MAX_SCALED_GROUPS);
+        of[i] = (uint8_t)at;
+    }
+    return CLT_OK;
+}
+
+clt_status clt_optimizer_scaled_groups(const clt_config *c, const clt_slab_table *t,
+                                       clt_scaled_group group[CLT_MAX_SCALED_GROUPS], int *n, uint8_t *of,
+                                       bool *frozen) {
+    const clt_optimizer_config *o = &c->optimizer;
+    const char **names = clt_calloc((size_t)t->n, sizeof *names);
+    for (int i = 0; i < t->n; i++) names[i] = t->entry[i].name;
+    clt_status st = clt_optimizer_groups(o, names, (size_t)t->n, of, frozen);
+    clt_free(names);
+    *n = 0;
+    if (st == CLT_OK && o->layer_decay != 1) return scale_layers(c, t, group, n, of);
+    for (; *n < o->n_groups; (*n)++) group[*n] = (clt_scaled_group){*n, 1};
+    return st;
 }

@@ -30,20 +30,17 @@ static clt_status create_groups(clt_engine *e) {
     const clt_slab_table *t = &e->table;
     clt_device *dev = clt_ops_device(e->ops);
     uint8_t *group = clt_calloc((size_t)t->n, 1), *block = clt_calloc((size_t)(t->total / 64), 1);
-    const char **names = clt_calloc((size_t)t->n, sizeof *names);
     e->frozen = clt_calloc((size_t)t->n, sizeof *e->frozen);
     e->guarded = -1;
-    for (int i = 0; i < t->n; i++) names[i] = t->entry[i].name;
-    clt_status st = clt_optimizer_groups(&e->cfg->optimizer, names, (size_t)t->n, group, e->frozen);
+    clt_status st = clt_optimizer_scaled_groups(e->cfg, t, e->scaled, &e->n_scaled, group, e->frozen);
     for (int i = 0; st == CLT_OK && i < t->n; i++) {
         uint64_t first = t->entry[i].offset / 64, n = CLT_CEIL_DIV(t->entry[i].count, 64);
-        memset(block + first, e->frozen[i] ? FROZEN_GROUP : group[i], n);
+        memset(block + first, e->frozen[i] ? e->n_scaled : group[i], n);
         if (!e->frozen[i] && e->guarded < 0) e->guarded = i;
     }
     if (st == CLT_OK) st = clt_buffer_create(dev, t->total / 64, "optimizer groups", &e->block_group);
     if (st == CLT_OK) st = clt_buffer_write(e->block_group, 0, block, t->total / 64);
     if (st == CLT_OK) st = clt_buffer_create(dev, sizeof e->host_groups, "optimizer groups", &e->groups);
-    clt_free(names);
     clt_free(group);
     clt_free(block);
     return st;

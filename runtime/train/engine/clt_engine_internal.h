@@ -6,7 +6,6 @@
 #include "runtime/train/engine/clt_engine_offload.h"
 
 enum {
-    FROZEN_GROUP = CLT_MAX_PARAM_GROUPS,
     /* `results` holds 32-bit words: gradient norm, clip coefficient, flag "finite", ...; the samples' losses
      * follow from LOSSES on */
     STATUS_FINITE = 2,
@@ -123,7 +122,9 @@ struct clt_engine {
     int guarded; /* a tensor that is not frozen, in which clt_op_guard marks bad steps; -1: all are frozen */
     clt_buffer *block_group, *groups, *chunk_sums, *results, *nonfinite, *hashes;
     clt_engine_lamb lamb; /* empty with other optimizers */
-    clt_optimizer_group host_groups[CLT_MAX_PARAM_GROUPS + 1];
+    clt_scaled_group scaled[CLT_MAX_SCALED_GROUPS];
+    int n_scaled; /* of frozen tensors: the group behind these */
+    clt_optimizer_group host_groups[CLT_MAX_SCALED_GROUPS + 1]; /* what the device has in `groups` */
     float *host_results;
     float *sample_weight; /* [microbatch] */
     clt_loss_scale scale;

@@ -12,9 +12,9 @@ float clt_engine_loss_scale_now(const clt_engine *e) {
 static void host_groups(clt_engine *e, int64_t step, double alpha) {
     const clt_optimizer_config *o = &e->cfg->optimizer;
     memset(e->host_groups, 0, sizeof e->host_groups);
-    for (int i = 0; i < o->n_groups; i++) {
-        const clt_param_group *g = &o->groups[i];
-        const double lr = g->lr * alpha, composers = g->lr != 0 ? alpha : 1.0;
+    for (int i = 0; i < e->n_scaled; i++) {
+        const clt_param_group *g = &o->groups[e->scaled[i].group];
+        const double lr = g->lr * e->scaled[i].scale * alpha, composers = g->lr != 0 ? alpha : 1.0;
         const double ratio = o->kind == CLT_OPTIMIZER_TORCH_ADAMW ? lr : composers;
         const double rate = o->kind == CLT_OPTIMIZER_LAMB ? 1 : lr;
         e->host_groups[i] = (clt_optimizer_group){
@@ -31,7 +31,7 @@ static void host_groups(clt_engine *e, int64_t step, double alpha) {
             .nesterov = o->nesterov ? 1.0f : 0.0f,
         };
     }
-    e->host_groups[FROZEN_GROUP].frozen = 1.0f;
+    e->host_groups[e->n_scaled].frozen = 1.0f;
 }
 
 bool clt_engine_needs_norm(const clt_config *c) {
@@ -238,7 +238,8 @@ static clt_status update_lamb(clt_engine *e, clt_slab *total) {
 
 clt_status clt_engine_update(clt_engine *e, clt_slab *total, int64_t step, double alpha) {
     host_groups(e, step, alpha);
-    CLT_TRY(clt_buffer_write(e->groups, 0, e->host_groups, sizeof e->host_groups));
+    CLT_TRY(
+        clt_buffer_write(e->groups, 0, e->host_groups, (size_t)(e->n_scaled + 1) * sizeof *e->host_groups));
     const bool lamb = e->cfg->optimizer.kind == CLT_OPTIMIZER_LAMB;
     CLT_TRY(lamb ? update_lamb(e, total) : each_stretch_of_state(e, total, update_stretch));
     clt_model_weights_changed(e->model);
