@@ -3,9 +3,11 @@
 #include <math.h>
 #include <string.h>
 
+#include "collectives/clt_group.h"
 #include "runtime/base/clt_io.h"
 #include "runtime/data/clt_tokenizer.h"
 #include "runtime/train/config/clt_config_finetune.h"
+#include "runtime/train/config/clt_deepspeed.h"
 
 static char *place_of(void *ctx, const char *path) {
     const clt_config *c = ctx;
@@ -55,9 +57,9 @@ static clt_status read_document(clt_config_builder *b, clt_yaml *y, const char *
     for (size_t i = 0; i < n; i++) CLT_TRY(clt_yaml_override(y, overrides[i]));
     CLT_TRY(clt_yaml_interpolate(y));
     CLT_TRY(clt_yaml_to_json(y, &b->c.merged));
-    return json_is_object(b->c.merged)
-               ? CLT_OK
-               : clt_error(CLT_BAD_CONFIG, "%s: a configuration is a map of keys", b->c.path);
+    if (!json_is_object(b->c.merged))
+        return clt_error(CLT_BAD_CONFIG, "%s: a configuration is a map of keys", b->c.path);
+    return clt_deepspeed_apply(&b->c, clt_launch_detect().size);
 }
 
 /* A callback or logger named without arguments ("lr_monitor:") is on, with the defaults. */
@@ -116,11 +118,13 @@ static void remark_tokenizer(clt_config *c) {
                                   c->tokenizer));
 }
 
-/* Removes keys that only references use: a printed configuration has no references and would be an error. */
+/* Removes keys that only references use: a printed configuration has no references and would be an error.
+ * DeepSpeed's file is part of what is printed. */
 static void drop_unknown(clt_config *c) {
     const char *key;
     json_t *v;
     void *next;
+    json_object_del(c->merged, "deepspeed");
     json_object_foreach_safe(c->merged, next, key, v) {
         if (!clt_schema_knows(&clt_config_top_schema, key)) json_object_del(c->merged, key);
     }

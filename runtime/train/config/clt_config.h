@@ -260,11 +260,12 @@ struct clt_config {
 
     /* how it was read */
     const char *path;
-    clt_yaml *yaml;      /* the document after overrides and references */
-    json_t *merged;      /* the same as values */
-    clt_strv strings;    /* owns every string above */
-    clt_notices notices; /* keys without effect */
-    clt_strv remarks;    /* what else is done in another way than the file asks for */
+    const char *deepspeed; /* DeepSpeed's file, which was merged into the document; NULL: none */
+    clt_yaml *yaml;        /* the document after overrides and references */
+    json_t *merged;        /* the same as values */
+    clt_strv strings;      /* owns every string above */
+    clt_notices notices;   /* keys without effect */
+    clt_strv remarks;      /* what else is done in another way than the file asks for */
     clt_strv warnings;
 };
 

@@ -179,6 +179,8 @@ static const clt_key top_keys[] = {
         "and "
         "delayed scaling (HYBRID, history 16, margin 0)",
         .choices = precisions),
+    KEY("deepspeed", c.deepspeed, "null",
+        "a ds_config.json whose values are merged into this file (docs/deepspeed.md)", .nullable = true),
     KEY("run_name", c.run_name, "null", "default: the environment's RUN_NAME, or llm", .nullable = true),
     CLT_KEY_CHECKED(&clt_kind_map, "variables", "null", "values for ${variables.x}", .nullable = true),
     KEY("accumulate_train_batch_on_tokens", c.accumulate_on_tokens, "true",

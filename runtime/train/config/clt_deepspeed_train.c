@@ -1,0 +1,80 @@
+/* optimizer and scheduler of DeepSpeed's file. */
+#include <string.h>
+#include <strings.h>
+
+#include "runtime/train/config/clt_deepspeed_internal.h"
+
+#define PARAMS "optimizer.params."
+static const char type_key[] = "optimizer.type", lr_key[] = PARAMS "lr";
+
+/* A parameter, or DeepSpeed's default where the YAML does not say it either. */
+static clt_status map_number(clt_deepspeed *d, const char *name, double otherwise) {
+    char *from = clt_format(PARAMS "%s", name), *to = clt_format("optimizer.%s", name);
+    clt_status st = clt_deepspeed_get(d, from)
+                        ? clt_deepspeed_put(d, from, to, json_real(clt_deepspeed_number(d, from, 0)))
+                        : clt_deepspeed_fill(d, from, to, json_real(otherwise));
+    clt_free(from);
+    clt_free(to);
+    return st;
+}
+
+static clt_status map_betas(clt_deepspeed *d, double beta1, double beta2) {
+    static const char from[] = PARAMS "betas", to[] = "optimizer.betas";
+    const json_t *v = clt_deepspeed_get(d, from);
+    return v ? clt_deepspeed_put(d, from, to, json_deep_copy(v))
+             : clt_deepspeed_fill(d, from, to, json_pack("[ff]", beta1, beta2));
+}
+
+static clt_status map_adam(clt_deepspeed *d, bool always_decoupled) {
+    static const char mode[] = PARAMS "adam_w_mode", decay[] = PARAMS "weight_decay";
+    const json_t *v = clt_deepspeed_get(d, mode);
+    if (v && json_is_false(v) && !always_decoupled && clt_deepspeed_number(d, decay, 0) != 0)
+        return clt_schema_fail(&d->r, mode,
+                               "is false, which adds weight_decay to the gradient: that is not computed; "
+                               "leave the key out (AdamW), or set weight_decay to 0");
+    CLT_TRY(clt_deepspeed_put(d, type_key, "optimizer.name", json_string("adamw")));
+    CLT_TRY(map_number(d, "lr", 1e-3));
+    CLT_TRY(map_betas(d, 0.9, 0.999));
+    CLT_TRY(map_number(d, "eps", 1e-8));
+    return map_number(d, "weight_decay", 0);
+}
+
+/* decoupled_lionw multiplies weights by 1 - lr_t/lr * weight_decay, DeepSpeed by 1 - lr_t * weight_decay. */
+static clt_status map_lion(clt_deepspeed *d) {
+    static const char from[] = PARAMS "weight_decay", to[] = "optimizer.weight_decay";
+    CLT_TRY(clt_deepspeed_put(d, type_key, "optimizer.name", json_string("decoupled_lionw")));
+    CLT_TRY(map_number(d, "lr", 1e-4));
+    CLT_TRY(map_betas(d, 0.9, 0.99));
+    const json_t *own = clt_config_value(d->c, "optimizer.lr");
+    const double lr = clt_deepspeed_number(d, lr_key, json_is_number(own) ? json_number_value(own) : 1e-4);
+    return clt_deepspeed_get(d, from)
+               ? clt_deepspeed_put(d, from, to, json_real(lr * clt_deepspeed_number(d, from, 0)))
+               : clt_deepspeed_fill(d, from, to, json_real(0));
+}
+
+static clt_status map_sgd(clt_deepspeed *d) {
+    static const char nesterov[] = PARAMS "nesterov";
+    CLT_TRY(clt_deepspeed_put(d, type_key, "optimizer.name", json_string("sgd")));
+    CLT_TRY(map_number(d, "lr", 1e-3));
+    CLT_TRY(map_number(d, "momentum", 0));
+    CLT_TRY(map_number(d, "weight_decay", 0));
+    const json_t *v = clt_deepspeed_get(d, nesterov);
+    return v ? clt_deepspeed_put(d, nesterov, "optimizer.nesterov", json_deep_copy(v)) : CLT_OK;
+}
+
+clt_status clt_deepspeed_map_optimizer(clt_deepspeed *d) {
+    const char *type = clt_deepspeed_text(d, type_key, NULL);
+    if (!type) return CLT_OK; /* the YAML's */
+    if (!strcasecmp(type, "lion")) return map_lion(d);
+    if (!strcmp(type, "SGD")) return map_sgd(d);
+    return map_adam(d, !strcasecmp(type, "adamw"));
+}
+
+clt_status clt_deepspeed_map_scheduler(clt_deepspeed *d) {
+    static const char section[] = "scheduler", from[] = "scheduler.type";
+    if (clt_deepspeed_get(d, from))
+        return clt_schema_fail(&d->r, from, "is not computed yet: describe the scheduler in the YAML");
+    if (clt_config_given(d->c, section)) return CLT_OK;
+    return clt_deepspeed_fill(d, section, section,
+                              json_pack("{ssss}", "name", "constant_with_warmup", "t_warmup", "0ba"));
+}

@@ -1,0 +1,312 @@
+/* DeepSpeed's ds_config.json: what DeepSpeed itself made of the files in test/golden/deepspeed, as far as a
+ * configuration of cltrain says the same, and every verdict that differs. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "runtime/base/clt_io.h"
+#include "runtime/base/clt_json.h"
+#include "runtime/train/config/clt_deepspeed.h"
+#include "test/config_util.h"
+
+#define GOLDEN "test/golden/deepspeed/"
+#define NEW "0.19.8"
+
+static const char base[] =
+    "model: {name: mpt_causal_lm, d_model: 64, n_heads: 4, n_layers: 2, max_seq_len: 64,\n"
+    "  vocab_size: 512}\n"
+    "tokenizer: {name: bytes}\n"
+    "train_loader: {name: text, dataset: {local: x}}\n"
+    "max_seq_len: 64\n"
+    "max_duration: 30ba\n";
+
+static json_t *load_json(const char *path) {
+    json_t *o;
+    if (clt_json_load(path, 1 << 24, 32, &o) != CLT_OK) fail_msg("%s", clt_last_error());
+    return o;
+}
+
+static char *read_text(const char *path) {
+    char *text;
+    size_t bytes;
+    if (clt_io_read_all(path, 1 << 24, &text, &bytes) != CLT_OK) fail_msg("%s", clt_last_error());
+    char *out = clt_strndup(text, bytes);
+    clt_free(text);
+    return out;
+}
+
+/* --- the batch triangle --- */
+
+static bool take(const json_t *given, const char *key, int64_t *out) {
+    const json_t *v = json_object_get(given, key);
+    if (!v) return false;
+    *out = (int64_t)json_number_value(v);
+    return true;
+}
+
+static void batches_are_deepspeeds(void **state) {
+    (void)state;
+    json_t *all = load_json(GOLDEN "batch.json"), *one;
+    size_t i, good = 0;
+    json_array_foreach(json_object_get(all, "cases"), i, one) {
+        const json_t *given = json_object_get(one, "given"), *want = json_object_get(one, NEW);
+        const int64_t ranks = json_integer_value(json_object_get(one, "world_size"));
+        clt_deepspeed_batch b = {0};
+        b.has_train = take(given, "train_batch_size", &b.train);
+        b.has_micro = take(given, "train_micro_batch_size_per_gpu", &b.micro);
+        b.has_accumulation = take(given, "gradient_accumulation_steps", &b.accumulation);
+        bool odd = false;
+        const char *key;
+        json_t *v;
+        json_object_foreach((json_t *)given, key, v) odd |=
+            !json_is_number(v) || json_number_value(v) != (double)(int64_t)json_number_value(v);
+        if (odd) continue; /* the table of keys refuses text, truth values and fractions */
+        const char *why = clt_deepspeed_complete(&b, ranks);
+        if ((json_object_get(want, "error") != NULL) != (why != NULL))
+            fail_msg("case %zu: %s", i, why ? why : "accepted");
+        if (why) continue;
+        const int64_t got[3] = {b.train, b.micro, b.accumulation};
+        for (size_t k = 0; k < 3; k++)
+            if (got[k] != (int64_t)json_number_value(json_array_get(want, k)))
+                fail_msg("case %zu, %zu: %lld", i, k, (long long)got[k]);
+        good++;
+    }
+    assert_true(good > 20);
+    json_decref(all);
+}
+
+/* --- whole files --- */
+
+/* Verdicts that differ from DeepSpeed 0.19.8's: a word of the message where cltrain refuses what DeepSpeed
+ * accepts, or NULL where it accepts what DeepSpeed refuses. */
+static const struct {
+    const char *file, *word;
+} differs[] = {{"activation-checkpointing.json", NULL},
+               {"zero1-adamw-warmup.json", "scheduler"},
+               {"auto-hf.json", "scheduler"}, /* "auto" comes from the YAML */
+               {"removed-later.json", NULL},  /* 0.16.4 accepts it */
+               {"removed-amp.json", NULL},
+               {"null-zero.json", NULL},
+               {"adam-l2.json", "adam_w_mode"},
+               {"zero3-offload-param.json", "nvme"},
+               {"wrong-types.json", "must be a number"},
+               {"optimizer-lower-case.json", "LAMB"}};
+
+static const char *difference(const char *file, bool *found) {
+    for (size_t i = 0; i < CLT_COUNT_OF(differs); i++) {
+        *found = !strcmp(differs[i].file, file);
+        if (*found) return differs[i].word;
+    }
+    return NULL;
+}
+
+static clt_status load_case(const char *file, int64_t ranks, const char *const *more, size_t n_more,
+                            clt_config **out) {
+    char *path = clt_format(GOLDEN "configs/%s", file), *text = read_text(path),
+         *size = clt_format("%lld", (long long)ranks), *override = clt_format("deepspeed=%s", path);
+    const char *over[8] = {override};
+    size_t n = 1;
+    if (!strstr(text, "optimizer\": {") && !strstr(text, "optimizer: {"))
+        over[n++] = "optimizer={name: adamw}";
+    if (!strstr(text, "\"type\": \"Warmup"))
+        over[n++] = "scheduler={name: constant_with_warmup, t_warmup: 0ba}";
+    for (size_t i = 0; i < n_more; i++) over[n++] = more[i];
+    setenv("OMPI_COMM_WORLD_SIZE", size, 1);
+    setenv("OMPI_COMM_WORLD_RANK", "0", 1);
+    *out = NULL;
+    clt_status st = clt_config_parse(base, strlen(base), "base.yaml", over, n, out);
+    unsetenv("OMPI_COMM_WORLD_SIZE");
+    unsetenv("OMPI_COMM_WORLD_RANK");
+    clt_free(path);
+    clt_free(text);
+    clt_free(size);
+    clt_free(override);
+    return st;
+}
+
+static double number_or(const json_t *o, const char *key, double otherwise) {
+    const json_t *v = json_object_get(o, key);
+    return json_is_number(v) ? json_number_value(v) : otherwise;
+}
+
+/* `want`: what differs from the defaults, as DeepSpeed read it. */
+static void check_values(const char *file, const clt_config *c, const json_t *want) {
+    const double batch = number_or(want, "train_batch_size", -1),
+                 clip = json_is_null(json_object_get(want, "gradient_clipping"))
+                            ? 0
+                            : number_or(want, "gradient_clipping", 1);
+    const bool half = json_is_true(json_object_get(json_object_get(want, "float16_config"), "enabled")),
+               brain = json_is_true(json_object_get(json_object_get(want, "bfloat16_config"), "enabled"));
+    const json_t *params = json_object_get(want, "optimizer_params");
+    print_message("%s\n", file);
+    assert_true((double)c->global_train_batch_size == batch);
+    assert_true((double)c->device_train_microbatch_size ==
+                number_or(want, "train_micro_batch_size_per_gpu", 1));
+    assert_int_equal(c->shard.zero_stage, (int)number_or(json_object_get(want, "zero_config"), "stage", 0));
+    assert_int_equal(c->precision, half ? CLT_F16 : brain ? CLT_BF16 : CLT_F32);
+    assert_int_equal(c->clip_type, clip > 0 ? CLT_CLIP_NORM : CLT_CLIP_NONE);
+    if (clip > 0) assert_true(c->clip_threshold == clip);
+    const json_t *offload =
+        json_object_get(json_object_get(json_object_get(want, "zero_config"), "offload_optimizer"), "device");
+    const bool cpu = json_is_string(offload) && !strcmp(json_string_value(offload), "cpu");
+    assert_int_equal(c->shard.offload, cpu ? CLT_OFFLOAD_HOST : CLT_OFFLOAD_NONE);
+    if (json_is_number(json_object_get(params, "lr")))
+        assert_true(c->optimizer.groups[0].lr == number_or(params, "lr", -1));
+}
+
+static void files_are_read_as_deepspeed_does(void **state) {
+    (void)state;
+    json_t *all = load_json(GOLDEN "configs/expected.json"), *one;
+    size_t i, good = 0;
+    json_array_foreach(json_object_get(all, "cases"), i, one) {
+        const char *file = json_string_value(json_object_get(one, "file"));
+        const json_t *want = json_object_get(one, NEW);
+        const json_t *built = json_object_get(one, "initialize");
+        const char *torch = json_string_value(json_object_get(built, "optimizer"));
+        const bool error = json_object_get(want, "error") ||
+                           (json_object_get(built, "error") && strncmp(file, "fp16", 4) != 0) ||
+                           (torch && !strcmp(torch, "torch.Adamax"));
+        bool other;
+        const char *word = difference(file, &other);
+        clt_config *c;
+        clt_status st = load_case(file, json_integer_value(json_object_get(one, "world_size")), NULL, 0, &c);
+        const bool refused = other ? word != NULL : error;
+        if (refused && st != CLT_BAD_CONFIG) fail_msg("%s is accepted", file);
+        if (!refused && st != CLT_OK) fail_msg("%s: %s", file, clt_last_error());
+        if (refused && !strstr(clt_last_error(), file)) fail_msg("no place: %s", clt_last_error());
+        if (refused && word && !strstr(clt_last_error(), word)) fail_msg("%s", clt_last_error());
+        if (!refused && !error) check_values(file, c, want);
+        good += !refused;
+        if (c) clt_config_free(c);
+    }
+    assert_true(good > 20);
+    json_decref(all);
+}
+
+/* --- two files --- */
+
+/* With zero1-adamw-warmup.json or another file: a contradiction names both places, equal values do not. */
+static void contradictions_name_both_places(void **state) {
+    (void)state;
+    static const struct {
+        const char *file, *override, *key, *own;
+    } bad[] = {{"bf16-no-zero.json", "precision=fp32", "'bf16.enabled'", "'precision' (command line"},
+               {"bf16-no-zero.json", "global_train_batch_size=8", "'train_batch_size' contradicts",
+                "'global_train_batch_size'"},
+               {"bf16-no-zero.json", "device_train_microbatch_size=3", "'train_batch_size'",
+                "'device_train_microbatch_size' (command line"},
+               {"bf16-no-zero.json", "optimizer.name=decoupled_adamw", "'optimizer.type'",
+                "'optimizer.name' (command line"},
+               {"bf16-no-zero.json", "optimizer.lr=0.5", "'optimizer.params.lr'", "'optimizer.lr'"},
+               {"clip-negative.json",
+                "algorithms={gradient_clipping: {clipping_type: norm, clipping_threshold: 1.0}}",
+                "'gradient_clipping'", "'algorithms.gradient_clipping'"},
+               {"bf16-zero2-offload.json", "cltrain.zero_stage=3", "'zero_optimization.stage'",
+                "'cltrain.zero_stage'"},
+               {"bf16-zero2-offload.json", "cltrain.offload=none",
+                "'zero_optimization.offload_optimizer.device'", "'cltrain.offload'"},
+               {"bf16-zero2-offload.json", "fsdp_config.sharding_strategy=FULL_SHARD",
+                "'cltrain.zero_stage' contradicts", "'fsdp_config.sharding_strategy'"}};
+    static const struct {
+        const char *file, *override;
+    } same[] = {{"bf16-no-zero.json", "precision=amp_bf16"},
+                {"bf16-no-zero.json", "global_train_batch_size=4.0"},
+                {"bf16-no-zero.json", "device_train_microbatch_size=auto"},
+                {"bf16-no-zero.json", "optimizer.weight_decay=0.5"},
+                {"bf16-zero2-offload.json", "cltrain.zero_stage=2"},
+                {"bf16-zero2-offload.json", "fsdp_config.sharding_strategy=SHARD_GRAD_OP"}};
+    clt_config *c;
+    for (size_t i = 0; i < CLT_COUNT_OF(bad); i++) {
+        if (load_case(bad[i].file, 1, &bad[i].override, 1, &c) != CLT_BAD_CONFIG)
+            fail_msg("%s is accepted", bad[i].override);
+        const char *got = clt_last_error();
+        if (!strstr(got, bad[i].file) || !strstr(got, bad[i].key) || !strstr(got, bad[i].own))
+            fail_msg("%s: %s", bad[i].override, got);
+    }
+    for (size_t i = 0; i < CLT_COUNT_OF(same); i++) {
+        if (load_case(same[i].file, 1, &same[i].override, 1, &c) != CLT_OK)
+            fail_msg("%s: %s", same[i].override, clt_last_error());
+        clt_config_free(c);
+    }
+}
+
+/* A printed configuration stands for both files. */
+static void printed_configuration_is_complete(void **state) {
+    (void)state;
+    clt_config *c, *again;
+    clt_str text = {0}, origins = {0};
+    assert_int_equal(load_case("bf16-zero2-offload.json", 1, NULL, 0, &c), CLT_OK);
+    clt_config_print(c, false, &text);
+    clt_config_print(c, true, &origins);
+    assert_non_null(strstr(origins.s, "bf16-zero2-offload.json:14:14 (zero_optimization.stage)"));
+    assert_non_null(strstr(origins.s, "DeepSpeed's default of optimizer.params.eps"));
+    assert_null(strstr(text.s, "deepspeed"));
+    assert_int_equal(clt_config_parse(text.s, text.len, "printed", NULL, 0, &again), CLT_OK);
+    json_t *differences = clt_config_differences(again, text.s);
+    assert_non_null(differences);
+    assert_int_equal(json_object_size(differences), 0);
+    json_decref(differences);
+    clt_config_free(c);
+    clt_config_free(again);
+    clt_str_free(&text);
+    clt_str_free(&origins);
+}
+
+static void notices_name_keys(void **state) {
+    (void)state;
+    static const char *const keys[] = {"deepspeed.my_own_key", "deepspeed.gradient_clip", "deepspeed.lr"};
+    clt_config *c;
+    assert_int_equal(load_case("unknown-top-key.json", 1, NULL, 0, &c), CLT_OK);
+    for (size_t i = 0; i < CLT_COUNT_OF(keys); i++) assert_true(cu_has_notice(c, keys[i]));
+    clt_config_free(c);
+    assert_int_equal(load_case("activation-checkpointing.json", 2, NULL, 0, &c), CLT_OK);
+    assert_true(cu_has_notice(c, "deepspeed.activation_checkpointing.cpu_checkpointing"));
+    assert_true(cu_has_notice(c, "deepspeed.prescale_gradients"));
+    assert_true(c->loggers.tensorboard.on);
+    assert_string_equal(c->loggers.tensorboard.log_dir, "tb/run");
+    clt_config_free(c);
+}
+
+static void liberties_of_hjson(void **state) {
+    (void)state;
+    static const struct {
+        const char *from, *to;
+    } all[] = {{"{\"a\": 1}", "{\"a\": 1}"},
+               {"{a: 1\n b: [1\n2] // c\n}", "{a: 1,\n b: [1,\n2] \n}"},
+               {"{a: 1 # x\n\n/* y\n*/ b: 2}", "{a: 1, \n\n\n  b: 2}"},
+               {"{a: \"x // y # z\", b: http://h}", "{a: \"x // y # z\", b: http://h}"},
+               {"{a: \"\\\"#\"\n}", "{a: \"\\\"#\"\n}"},
+               {"", ""}};
+    for (size_t i = 0; i < CLT_COUNT_OF(all); i++) {
+        char *got = clt_deepspeed_tidy(all[i].from, strlen(all[i].from));
+        assert_string_equal(got, all[i].to);
+        clt_free(got);
+    }
+}
+
+/* The table of docs/deepspeed.md is that of the program. */
+static void documentation_lists_every_key(void **state) {
+    (void)state;
+    clt_str rows = {0};
+    clt_deepspeed_list_keys(&rows);
+    char *page = read_text("docs/deepspeed.md");
+    for (char *line = strtok(rows.s, "\n"); line; line = strtok(NULL, "\n"))
+        if (!strstr(page, line)) fail_msg("docs/deepspeed.md lacks: %s", line);
+    clt_free(page);
+    clt_str_free(&rows);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(batches_are_deepspeeds),
+                                       cmocka_unit_test(files_are_read_as_deepspeed_does),
+                                       cmocka_unit_test(contradictions_name_both_places),
+                                       cmocka_unit_test(printed_configuration_is_complete),
+                                       cmocka_unit_test(notices_name_keys),
+                                       cmocka_unit_test(liberties_of_hjson),
+                                       cmocka_unit_test(documentation_lists_every_key)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
