@@ -52,6 +52,7 @@ static const struct {
     {"scheduler.alpha_f_cooldown",
      "0.5",
      {"scheduler.name=inv_sqrt_with_warmup", "scheduler.t_scale=2ba", "scheduler.t_cooldown=2ba"}},
+#include "test/unit/config_keys_rates.h"
     {"deepspeed", "test/golden/deepspeed/configs/minimal.json", {NULL}},
     {"max_seq_len", "32", {NULL}},
     {"train_loader.dataset.max_seq_len", "32", {"max_seq_len=32"}},

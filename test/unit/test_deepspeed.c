@@ -1,10 +1,12 @@
 /* DeepSpeed's ds_config.json: what DeepSpeed itself made of the files in test/golden/deepspeed, as far as a
  * configuration of cltrain says the same, and every verdict that differs. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -86,9 +88,8 @@ static void batches_are_deepspeeds(void **state) {
 static const struct {
     const char *file, *word;
 } differs[] = {{"activation-checkpointing.json", NULL},
-               {"zero1-adamw-warmup.json", "scheduler"},
-               {"auto-hf.json", "scheduler"}, /* "auto" comes from the YAML */
-               {"removed-later.json", NULL},  /* 0.16.4 accepts it */
+               {"auto-hf.json", NULL},       /* "auto" comes from the YAML */
+               {"removed-later.json", NULL}, /* 0.16.4 accepts it */
                {"removed-amp.json", NULL},
                {"null-zero.json", NULL},
                {"adam-l2.json", "adam_w_mode"},
@@ -115,6 +116,8 @@ static clt_status load_case(const char *file, int64_t ranks, const char *const *
     if (!strstr(text, "\"type\": \"Warmup"))
         over[n++] = "scheduler={name: constant_with_warmup, t_warmup: 0ba}";
     for (size_t i = 0; i < n_more; i++) over[n++] = more[i];
+    if (!strcmp(file, "auto-hf.json")) over[n++] = "global_train_batch_size=8";
+    if (!strcmp(file, "auto-hf.json")) over[n++] = "optimizer={name: adamw}";
     setenv("OMPI_COMM_WORLD_SIZE", size, 1);
     setenv("OMPI_COMM_WORLD_RANK", "0", 1);
     *out = NULL;
@@ -185,6 +188,138 @@ static void files_are_read_as_deepspeed_does(void **state) {
     }
     assert_true(good > 20);
     json_decref(all);
+}
+
+/* --- schedulers --- */
+
+/* Loads `file`, a DeepSpeed configuration (taken over), with the base. */
+static clt_status load_object(json_t *file, clt_config **out) {
+    char path[] = "/tmp/test_deepspeed_XXXXXX";
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    assert_int_equal(json_dumpfd(file, fd, 0), 0);
+    close(fd);
+    json_decref(file);
+    char *over = clt_format("deepspeed=%s", path);
+    *out = NULL;
+    clt_status st = clt_config_parse(base, strlen(base), "base.yaml", (const char *const *)&over, 1, out);
+    clt_free(over);
+    unlink(path);
+    return st;
+}
+
+static double rate(const clt_config *c, const clt_schedule *s, int64_t updates) {
+    const clt_timestamp now = {.batch = 100000}; /* skipped batches do not count */
+    return c->optimizer.groups[0].lr * clt_schedule_next_alpha(s, &now, 8, 8 * 64, updates);
+}
+
+static double compare_rates(const clt_config *c, const json_t *want) {
+    clt_schedule s;
+    double worst = 0;
+    assert_int_equal(clt_schedule_resolve(&c->schedule, c->max_duration, 8, &s), CLT_OK);
+    for (size_t i = 0; i < json_array_size(want); i++) {
+        const double w = json_number_value(json_array_get(want, i)), g = rate(c, &s, (int64_t)i);
+        worst = fmax(worst, fabs(g - w) / fmax(w, 1e-300) * (g != w));
+    }
+    return worst;
+}
+
+static void learning_rates_are_deepspeeds(void **state) {
+    (void)state;
+    json_t *all = load_json(GOLDEN "schedules.json"), *one;
+    size_t i, good = 0;
+    json_array_foreach(json_object_get(all, "cases"), i, one) {
+        const char *type = json_string_value(json_object_get(one, "type"));
+        const json_t *want = json_object_get(one, NEW), *error = json_object_get(want, "error");
+        json_t *params = json_deep_copy(json_object_get(one, "params"));
+        /* A file's 10.0 is 10 to DeepSpeed, too, which makes it another case than this one. */
+        if (json_is_real(json_object_get(params, "warmup_num_steps"))) error = NULL, want = NULL;
+        if (!strcmp(type, "OneCycle")) json_object_set_new(params, "cycle_momentum", json_false());
+        clt_config *c;
+        clt_status st = load_object(json_pack("{si s{ss s{sf}} s{ss so}}", "train_batch_size", 8, "optimizer",
+                                              "type", "AdamW", "params", "lr",
+                                              json_number_value(json_object_get(one, "optimizer_lr")),
+                                              "scheduler", "type", type, "params", params),
+                                    &c);
+        if ((st != CLT_OK) != (error != NULL)) fail_msg("case %zu (%s): %s", i, type, clt_last_error());
+        if (st != CLT_OK || !want) {
+            clt_config_free(c);
+            continue;
+        }
+        assert_true(json_array_size(json_object_get(want, "lr")) == 301);
+        const double worst = compare_rates(c, json_object_get(want, "lr"));
+        print_message("%zu %s: %.2g\n", i, type, worst);
+        if (!(worst <= 1e-12)) fail_msg("case %zu (%s) is %.3g from DeepSpeed's", i, type, worst);
+        good++;
+        clt_config_free(c);
+    }
+    assert_true(good >= 18);
+    json_decref(all);
+}
+
+/* Runs of DeepSpeed's engine: the learning rate of each update. */
+static void engine_rates_are_deepspeeds(void **state) {
+    (void)state;
+    json_t *all = load_json(GOLDEN "schedules.json"), *one;
+    size_t i;
+    json_array_foreach(json_object_get(all, "engine"), i, one) {
+        clt_config *c;
+        json_t *file = json_deep_copy(json_object_get(one, "config")),
+               *scheduler = json_object_get(file, "scheduler");
+        const char *type = json_string_value(json_object_get(scheduler, "type"));
+        if (!strcmp(type, "OneCycle"))
+            json_object_set_new(json_object_get(scheduler, "params"), "cycle_momentum", json_false());
+        if (load_object(file, &c) != CLT_OK) fail_msg("%s", clt_last_error());
+        const json_t *want = json_object_get(json_object_get(one, NEW), "lr_at_update");
+        assert_true(json_array_size(want) > 4);
+        const double worst = compare_rates(c, want);
+        if (!(worst <= 1e-12)) fail_msg("engine %zu is %.3g from DeepSpeed's", i, worst);
+        clt_config_free(c);
+    }
+    assert_true(i > 0);
+    json_decref(all);
+}
+
+static void schedulers_are_checked(void **state) {
+    (void)state;
+    static const char *const bad[][2] = {
+        {"scheduler={name: warmup_lr, t_warmup: 3ba}", "'scheduler.t_warmup' does not belong"},
+        {"scheduler={name: warmup_lr, cos_min_ratio: 0.5}", "'scheduler.cos_min_ratio' does not belong"},
+        {"scheduler={name: constant_with_warmup, t_warmup: 0ba, warmup_min_lr: 1}",
+         "'scheduler.warmup_min_lr' does not belong"},
+        {"scheduler={name: constant_with_warmup}", "'scheduler.t_warmup' is missing"},
+        {"scheduler={name: warmup_decay_lr}", "needs the key total_num_steps"},
+        {"scheduler={name: one_cycle, cycle_min_lr: 0.1}", "needs the key cycle_max_lr"},
+        {"scheduler={name: warmup_lr, warmup_num_steps: 0}", "must be at least 1"},
+        {"scheduler={name: warmup_lr, warmup_max_lr: -1}", "below 0"}};
+    for (size_t i = 0; i < CLT_COUNT_OF(bad); i++) {
+        const char *over[] = {"optimizer={name: adamw}", "global_train_batch_size=8", bad[i][0]};
+        clt_config *c = NULL;
+        if (clt_config_parse(base, strlen(base), "base.yaml", over, 3, &c) != CLT_BAD_CONFIG)
+            fail_msg("%s is accepted", bad[i][0]);
+        if (!strstr(clt_last_error(), bad[i][1])) fail_msg("%s: %s", bad[i][0], clt_last_error());
+    }
+}
+
+/* --- single keys --- */
+
+static void single_keys(void **state) {
+    (void)state;
+    clt_config *c;
+    json_t *optimizer = json_pack("{ss s{sf sf}}", "type", "lion", "params", "lr", 0.5, "weight_decay", 0.1);
+    assert_int_equal(
+        load_object(json_pack("{si so s{sb} s{si si}}", "train_batch_size", 8, "optimizer", optimizer, "fp16",
+                              "enabled", 0, "zero_optimization", "stage", 3, "zero_hpz_partition_size", 2),
+                    &c),
+        CLT_OK);
+    assert_int_equal(c->precision, CLT_F32);
+    assert_int_equal(c->shard.degree, 2);
+    assert_int_equal(c->shard.replicas, -1);
+    assert_int_equal(c->optimizer.kind, CLT_OPTIMIZER_LIONW);
+    assert_true(c->optimizer.groups[0].weight_decay == 0.5 * 0.1); /* of decoupled_lionw */
+    assert_true(c->optimizer.groups[0].beta2 == 0.99);
+    assert_int_equal(c->schedule.kind, CLT_SCHEDULE_CONSTANT);
+    clt_config_free(c);
 }
 
 /* --- two files --- */
@@ -305,6 +440,10 @@ int main(void) {
                                        cmocka_unit_test(files_are_read_as_deepspeed_does),
                                        cmocka_unit_test(contradictions_name_both_places),
                                        cmocka_unit_test(printed_configuration_is_complete),
+                                       cmocka_unit_test(learning_rates_are_deepspeeds),
+                                       cmocka_unit_test(engine_rates_are_deepspeeds),
+                                       cmocka_unit_test(schedulers_are_checked),
+                                       cmocka_unit_test(single_keys),
                                        cmocka_unit_test(notices_name_keys),
                                        cmocka_unit_test(liberties_of_hjson),
                                        cmocka_unit_test(documentation_lists_every_key)};

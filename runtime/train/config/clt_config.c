@@ -77,7 +77,8 @@ static void preset(clt_config_builder *b) {
     b->optimizer.hyper = (clt_config_hyper){NAN, {NAN, NAN}, NAN, NAN, NAN};
     clt_config_scheduler_raw *s = &b->scheduler;
     s->alpha = s->alpha_i = s->alpha_f = s->alpha_f_decay = s->alpha_f_cooldown = NAN;
-    s->t_scale.value = s->t_cooldown.value = -1;
+    clt_config_preset_rate(s);
+    s->t_warmup.value = s->t_scale.value = s->t_cooldown.value = -1;
     b->c.check_batches = b->c.icl_subset_num_batches = -1;
     b->c.check_limit = NAN;
     b->c.train.eos_token_id = b->c.train.bos_token_id = b->c.train.finetune.max_leftover = -1;

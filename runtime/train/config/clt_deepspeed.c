@@ -108,7 +108,7 @@ clt_status clt_deepspeed_put(clt_deepspeed *d, const char *from, const char *to,
 }
 
 clt_status clt_deepspeed_fill(clt_deepspeed *d, const char *from, const char *to, json_t *value) {
-    if (!clt_config_given(d->c, to))
+    if (!clt_config_given(d->c, to) && !clt_deepspeed_get(d, from))
         return write_value(d, to, value, clt_format("DeepSpeed's default of %s", from));
     json_decref(value);
     return CLT_OK;

@@ -21,6 +21,8 @@ extern const clt_schema clt_deepspeed_schema;
  * matched in any case of letters but SGD, which is PyTorch's. */
 const clt_schema *clt_deepspeed_optimizer_params(const char *type);
 const clt_schema *clt_deepspeed_scheduler_params(const char *type);
+/* The YAML's scheduler.name for a type that is known. */
+const char *clt_deepspeed_scheduler_name(const char *type);
 /* Why the optimizer of that type is refused; NULL: it is not, or is unknown. */
 const char *clt_deepspeed_refused_optimizer(const char *type);
 
@@ -37,7 +39,7 @@ const char *clt_deepspeed_text(const clt_deepspeed *d, const char *path, const c
 /* The file's key `from` asks for this value of the YAML's key `to`. Takes over value. CLT_BAD_CONFIG, naming
  * both places, if the YAML says something else. */
 clt_status clt_deepspeed_put(clt_deepspeed *d, const char *from, const char *to, json_t *value);
-/* The value for `to` if the YAML does not give it: DeepSpeed's default of `from`. Takes over value. */
+/* The value for `to` if neither file gives it: DeepSpeed's default of `from`. Takes over value. */
 clt_status clt_deepspeed_fill(clt_deepspeed *d, const char *from, const char *to, json_t *value);
 /* "keys ... contradict each other" about the file's key and the YAML's. */
 clt_status clt_deepspeed_contradiction(clt_deepspeed *d, const char *from, const char *to, const char *text);

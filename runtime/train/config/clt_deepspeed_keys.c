@@ -240,13 +240,85 @@ static const clt_schema optimizer_schema = CLT_SCHEMA(optimizer_keys);
 
 /* --- scheduler --- */
 
+#define RAMP_ROWS                                                                                            \
+    KEY(int, "warmup_num_steps", "1000", "scheduler.warmup_num_steps"),                                      \
+        KEY(str, "warmup_type", "\"log\"", "scheduler.warmup_type; one that is unknown is log"),             \
+        IGNORED(int, "last_batch_iteration", "-1", NULL, "a checkpoint holds the number of updates")
+#define WARMUP_ROWS KEY(float, "warmup_min_lr", "0", "scheduler.warmup_min_lr"), RAMP_ROWS
+
+static const clt_key warmup_keys[] = {
+    WARMUP_ROWS,
+    KEY(float, "warmup_max_lr", NULL,
+        "scheduler.warmup_max_lr; default: optimizer.lr, as in DeepSpeed 0.19; 0.001 in 0.16"),
+};
+static const clt_schema warmup_schema = CLT_SCHEMA(warmup_keys);
+static const clt_key decay_keys[] = {
+    WARMUP_ROWS,
+    KEY(float, "warmup_max_lr", "0.001", "scheduler.warmup_max_lr"),
+    KEY(int, "total_num_steps", NULL,
+        "scheduler.total_num_steps; \"auto\": those of max_duration in batches"),
+};
+static const clt_schema decay_schema = CLT_SCHEMA(decay_keys);
+static const clt_key cosine_keys[] = {
+    KEY(int, "total_num_steps", NULL,
+        "scheduler.total_num_steps; \"auto\": those of max_duration in batches"),
+    KEY(float, "warmup_min_ratio", "0", "scheduler.warmup_min_ratio"),
+    KEY(float, "cos_min_ratio", "0.0001", "scheduler.cos_min_ratio"),
+    RAMP_ROWS,
+};
+static const clt_schema cosine_schema = CLT_SCHEMA(cosine_keys);
+#define NO_MOMENTUM "it belongs to cycle_momentum"
+static const clt_key cycle_keys[] = {
+    KEY(float, "cycle_min_lr", NULL, "scheduler.cycle_min_lr"),
+    KEY(float, "cycle_max_lr", NULL, "scheduler.cycle_max_lr"),
+    KEY(float, "decay_lr_rate", "0", "scheduler.decay_lr_rate"),
+    KEY(int, "cycle_first_step_size", "2000", "scheduler.cycle_first_step_size"),
+    KEY(int, "cycle_second_step_size", "null", "scheduler.cycle_second_step_size"),
+    KEY(int, "cycle_first_stair_count", "0",
+        "scheduler.cycle_first_stair_count; without effect in DeepSpeed 0.16"),
+    KEY(int, "cycle_second_stair_count", "null", "scheduler.cycle_second_stair_count"),
+    KEY(int, "decay_step_size", "0", "scheduler.decay_step_size"),
+    KEY(bool, "cycle_momentum", "true", "must be false: betas stay as they are"),
+    IGNORED(float, "cycle_min_mom", "0.8", NULL, NO_MOMENTUM),
+    IGNORED(float, "cycle_max_mom", "0.9", NULL, NO_MOMENTUM),
+    IGNORED(float, "decay_mom_rate", "0", NULL, NO_MOMENTUM),
+    IGNORED(int, "last_batch_iteration", "-1", NULL, "a checkpoint holds the number of updates"),
+};
+static const clt_schema cycle_schema = CLT_SCHEMA(cycle_keys);
+static const clt_key range_keys[] = {
+    KEY(float, "lr_range_test_min_lr", "0.001", "scheduler.lr_range_test_min_lr"),
+    KEY(int, "lr_range_test_step_size", "2000", "scheduler.lr_range_test_step_size"),
+    KEY(float, "lr_range_test_step_rate", "1.0", "scheduler.lr_range_test_step_rate"),
+    KEY(bool, "lr_range_test_staircase", "false", "scheduler.lr_range_test_staircase"),
+    IGNORED(int, "last_batch_iteration", "-1", NULL, "a checkpoint holds the number of updates"),
+};
+static const clt_schema range_schema = CLT_SCHEMA(range_keys);
+
+static const struct {
+    const char *type;
+    const clt_schema *params;
+    const char *name; /* of the YAML's scheduler */
+} schedulers[] = {{"WarmupLR", &warmup_schema, "warmup_lr"},
+                  {"WarmupDecayLR", &decay_schema, "warmup_decay_lr"},
+                  {"WarmupCosineLR", &cosine_schema, "warmup_cosine_lr"},
+                  {"OneCycle", &cycle_schema, "one_cycle"},
+                  {"LRRangeTest", &range_schema, "lr_range_test"}};
+
 const clt_schema *clt_deepspeed_scheduler_params(const char *type) {
-    (void)type;
+    for (size_t i = 0; i < CLT_COUNT_OF(schedulers); i++)
+        if (!strcmp(type, schedulers[i].type)) return schedulers[i].params;
+    return NULL;
+}
+
+const char *clt_deepspeed_scheduler_name(const char *type) {
+    for (size_t i = 0; i < CLT_COUNT_OF(schedulers); i++)
+        if (!strcmp(type, schedulers[i].type)) return schedulers[i].name;
     return NULL;
 }
 
 static const clt_key scheduler_keys[] = {
-    CLT_KEY_CHECKED(&clt_kind_str, "type", NULL, "scheduler.name"),
+    CLT_KEY_CHECKED(&clt_kind_str, "type", NULL,
+                    "scheduler.name: warmup_lr, warmup_decay_lr, warmup_cosine_lr, one_cycle, lr_range_test"),
     KEY(map, "params", NULL, "by type; an unknown one is an error"),
 };
 static const clt_schema scheduler_schema = CLT_SCHEMA(scheduler_keys);
@@ -370,6 +442,11 @@ void clt_deepspeed_list_keys(clt_str *out) {
     for (size_t i = 0; i < CLT_COUNT_OF(optimizers); i++) {
         char *prefix = clt_format("%s.params", optimizers[i]);
         clt_schema_list(clt_deepspeed_optimizer_params(optimizers[i]), prefix, out);
+        clt_free(prefix);
+    }
+    for (size_t i = 0; i < CLT_COUNT_OF(schedulers); i++) {
+        char *prefix = clt_format("%s.params", schedulers[i].type);
+        clt_schema_list(schedulers[i].params, prefix, out);
         clt_free(prefix);
     }
 }

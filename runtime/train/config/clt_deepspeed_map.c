@@ -80,7 +80,9 @@ static clt_status map_precision(clt_deepspeed *d) {
         return clt_deepspeed_contradiction(d, fp16, to, "false is another precision than amp_fp16");
     if (clt_deepspeed_get(d, bf16) && !strcmp(precision, "amp_bf16"))
         return clt_deepspeed_contradiction(d, bf16, to, "false is another precision than amp_bf16");
-    return clt_deepspeed_fill(d, fp16, to, json_string("fp32"));
+    if (have || !(clt_deepspeed_get(d, fp16) || clt_deepspeed_get(d, bf16)))
+        return clt_deepspeed_fill(d, fp16, to, json_string("fp32"));
+    return clt_deepspeed_put(d, clt_deepspeed_get(d, fp16) ? fp16 : bf16, to, json_string("fp32"));
 }
 
 static clt_status map_exchange(clt_deepspeed *d) {
@@ -164,7 +166,7 @@ static clt_status map_sharding(clt_deepspeed *d) {
         return CLT_OK;
     }
     CLT_TRY(clt_deepspeed_put(d, hpz, degree, json_integer((json_int_t)group)));
-    return clt_deepspeed_fill(d, hpz, replicas, json_integer(-1));
+    return clt_config_given(d->c, replicas) ? CLT_OK : clt_deepspeed_put(d, hpz, replicas, json_integer(-1));
 }
 
 /* --- metrics --- */

@@ -70,11 +70,67 @@ clt_status clt_deepspeed_map_optimizer(clt_deepspeed *d) {
     return map_adam(d, !strcasecmp(type, "adamw"));
 }
 
+/* --- scheduler --- */
+
+/* Parameters that have the same name in the YAML. */
+static const char *const same[] = {"warmup_min_lr",
+                                   "warmup_max_lr",
+                                   "warmup_num_steps",
+                                   "total_num_steps",
+                                   "warmup_min_ratio",
+                                   "cos_min_ratio",
+                                   "cycle_min_lr",
+                                   "cycle_max_lr",
+                                   "decay_lr_rate",
+                                   "cycle_first_step_size",
+                                   "cycle_second_step_size",
+                                   "cycle_first_stair_count",
+                                   "decay_step_size",
+                                   "cycle_second_stair_count",
+                                   "lr_range_test_min_lr",
+                                   "lr_range_test_step_size",
+                                   "lr_range_test_step_rate",
+                                   "lr_range_test_staircase"};
+#define SCHEDULER "scheduler.params."
+
+static clt_status map_same(clt_deepspeed *d, const char *name) {
+    char *from = clt_format(SCHEDULER "%s", name), *to = clt_format("scheduler.%s", name);
+    const json_t *v = clt_deepspeed_get(d, from);
+    clt_status st = v ? clt_deepspeed_put(d, from, to, json_deep_copy(v)) : CLT_OK;
+    clt_free(from);
+    clt_free(to);
+    return st;
+}
+
+/* What "auto" or nothing means. The integrations of transformers fill in the steps of the training. */
+static clt_status fill_steps(clt_deepspeed *d) {
+    static const char from[] = SCHEDULER "total_num_steps", to[] = "scheduler.total_num_steps";
+    const json_t *duration = clt_config_value(d->c, "max_duration");
+    clt_time t;
+    if (!json_is_string(duration) || !clt_time_parse(json_string_value(duration), &t)) return CLT_OK;
+    return t.unit == CLT_TIME_BATCH ? clt_deepspeed_fill(d, from, to, json_integer(t.value)) : CLT_OK;
+}
+
 clt_status clt_deepspeed_map_scheduler(clt_deepspeed *d) {
-    static const char section[] = "scheduler", from[] = "scheduler.type";
-    if (clt_deepspeed_get(d, from))
-        return clt_schema_fail(&d->r, from, "is not computed yet: describe the scheduler in the YAML");
-    if (clt_config_given(d->c, section)) return CLT_OK;
-    return clt_deepspeed_fill(d, section, section,
-                              json_pack("{ssss}", "name", "constant_with_warmup", "t_warmup", "0ba"));
+    static const char section[] = "scheduler", from[] = "scheduler.type", ramp[] = SCHEDULER "warmup_type",
+                      momentum[] = SCHEDULER "cycle_momentum";
+    const char *type = clt_deepspeed_text(d, from, NULL), *warmup = clt_deepspeed_text(d, ramp, NULL);
+    if (!type && clt_config_given(d->c, section)) return CLT_OK;
+    if (!type)
+        return clt_deepspeed_fill(d, from, section,
+                                  json_pack("{ssss}", "name", "constant_with_warmup", "t_warmup", "0ba"));
+    const json_t *cycled = clt_deepspeed_get(d, momentum);
+    if (!strcmp(type, "OneCycle") && !json_is_false(cycled))
+        return clt_schema_fail(&d->r, cycled ? momentum : from,
+                               "has cycle_momentum, true by default, which changes betas in every step: "
+                               "that is not computed; set scheduler.params.cycle_momentum to false");
+    CLT_TRY(clt_deepspeed_put(d, from, "scheduler.name", json_string(clt_deepspeed_scheduler_name(type))));
+    for (size_t i = 0; i < CLT_COUNT_OF(same); i++) CLT_TRY(map_same(d, same[i]));
+    if (warmup)
+        CLT_TRY(clt_deepspeed_put(d, ramp, "scheduler.warmup_type",
+                                  json_string(strcmp(warmup, "linear") ? "log" : "linear")));
+    const bool decay = !strcmp(type, "WarmupDecayLR");
+    if (decay && !clt_yaml_has(d->file, SCHEDULER "warmup_max_lr")) /* "auto" is optimizer.lr */
+        CLT_TRY(clt_deepspeed_fill(d, SCHEDULER "warmup_max_lr", "scheduler.warmup_max_lr", json_real(1e-3)));
+    return decay || !strcmp(type, "WarmupCosineLR") ? fill_steps(d) : CLT_OK;
 }
