@@ -13,6 +13,7 @@
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_json.h"
 #include "runtime/train/config/clt_deepspeed.h"
+#include "runtime/train/engine/clt_loss_scale.h"
 #include "test/config_util.h"
 
 #define GOLDEN "test/golden/deepspeed/"
@@ -301,6 +302,49 @@ static void schedulers_are_checked(void **state) {
     }
 }
 
+/* --- loss scales --- */
+
+/* One trace of `want`: {"scale": [...], "hysteresis": [...], "raises": {"at": N}}. */
+static void follow_trace(const char *name, const clt_loss_scale_config *c, const json_t *overflow,
+                         const json_t *want) {
+    const json_t *scale = json_object_get(want, "scale"), *left = json_object_get(want, "hysteresis"),
+                 *raises = json_object_get(want, "raises");
+    const size_t end = raises ? (size_t)json_integer_value(json_object_get(raises, "at")) : SIZE_MAX;
+    clt_loss_scale s = clt_loss_scale_start(c);
+    assert_true(json_array_size(scale) > 2);
+    for (size_t i = 0; i < json_array_size(overflow) && i <= end; i++) {
+        if (s.scale != json_number_value(json_array_get(scale, i)) ||
+            (left && s.hysteresis != json_integer_value(json_array_get(left, i))))
+            fail_msg("%s, before step %zu: %g, %lld", name, i, s.scale, (long long)s.hysteresis);
+        clt_status st = clt_loss_scale_update(c, &s, !json_integer_value(json_array_get(overflow, i)));
+        assert_int_equal(st, i == end ? CLT_FAIL : CLT_OK);
+    }
+}
+
+/* With the values of a file, at stage 1 and without ZeRO. */
+static void loss_scales_are_deepspeeds(void **state) {
+    (void)state;
+    json_t *all = load_json(GOLDEN "lossscale.json"), *one;
+    size_t i;
+    json_array_foreach(json_object_get(all, "cases"), i, one) {
+        for (int stage = 0; stage < 2; stage++) {
+            json_t *fp16 = json_deep_copy(json_object_get(one, "fp16"));
+            json_object_set_new(fp16, "enabled", json_true());
+            clt_config *c;
+            if (load_object(json_pack("{si so s{si} s{ss}}", "train_batch_size", 8, "fp16", fp16,
+                                      "zero_optimization", "stage", stage, "optimizer", "type", "Adam"),
+                            &c) != CLT_OK)
+                fail_msg("%s", clt_last_error());
+            follow_trace(json_string_value(json_object_get(one, "name")), &c->loss_scale,
+                         json_object_get(one, "overflow"),
+                         json_object_get(json_object_get(one, NEW), stage ? "zero" : "stage0"));
+            clt_config_free(c);
+        }
+    }
+    assert_true(i > 10);
+    json_decref(all);
+}
+
 /* --- single keys --- */
 
 static void single_keys(void **state) {
@@ -443,6 +487,7 @@ int main(void) {
                                        cmocka_unit_test(learning_rates_are_deepspeeds),
                                        cmocka_unit_test(engine_rates_are_deepspeeds),
                                        cmocka_unit_test(schedulers_are_checked),
+                                       cmocka_unit_test(loss_scales_are_deepspeeds),
                                        cmocka_unit_test(single_keys),
                                        cmocka_unit_test(notices_name_keys),
                                        cmocka_unit_test(liberties_of_hjson),

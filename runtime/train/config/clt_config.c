@@ -91,6 +91,13 @@ static void resolve_batches(clt_config_builder *b) {
         c->device_eval_batch_size = CLT_MAX(c->device_train_microbatch_size, (int64_t)1);
 }
 
+static void resolve_scale(clt_config *c) {
+    clt_loss_scale_config *s = &c->loss_scale;
+    const bool pytorch = s->kind == CLT_SCALE_PYTORCH;
+    if (!clt_config_given(c, "cltrain.loss_scale.window")) s->window = pytorch ? 2000 : 1000;
+    if (!clt_config_given(c, "cltrain.loss_scale.min")) s->min = pytorch ? 0x1p-16 : 1;
+}
+
 static void resolve_lanes(clt_config_builder *b) {
     clt_config *c = &b->c;
     if (!b->lanes_per_rank) return;
@@ -135,6 +142,7 @@ static clt_status resolve(clt_schema_reader *r, clt_config_builder *b) {
     clt_config *c = &b->c;
     CLT_TRY(clt_config_resolve_length(r, c));
     resolve_batches(b);
+    resolve_scale(c);
     resolve_lanes(b);
     resolve_devices(c);
     remark_tokenizer(c);

@@ -54,12 +54,12 @@ static const clt_schema tensorboard_schema = CLT_SCHEMA(tensorboard_keys);
 static const clt_key fp16_keys[] = {
     KEY(bool, "enabled", "false", "true: precision amp_fp16"),
     IGNORED(bool, "auto_cast", "false", "false", "inputs are tokens, and precision decides all other types"),
-    IGNORED(float, "loss_scale", "0", "0", "the loss scale is dynamic"),
-    IGNORED(int, "initial_scale_power", "16", "16", "the loss scale starts at 65,536"),
-    IGNORED(int, "loss_scale_window", "1000", NULL, "the loss scale is doubled after 2,000 good steps"),
-    IGNORED(int, "hysteresis", "2", "1", "every overflow halves the loss scale"),
-    IGNORED(bool, "consecutive_hysteresis", "false", NULL, "every overflow halves the loss scale"),
-    IGNORED(float, "min_loss_scale", "1", NULL, "the loss scale ends at 2^-16"),
+    KEY(float, "loss_scale", "0", "above 0: cltrain.loss_scale.rule static, with this scale; 0: dynamic"),
+    KEY(int, "initial_scale_power", "16", "cltrain.loss_scale.initial is 2 to this power"),
+    KEY(int, "loss_scale_window", "1000", "cltrain.loss_scale.window"),
+    KEY(int, "hysteresis", "2", "cltrain.loss_scale.hysteresis; without effect at stage 0"),
+    KEY(bool, "consecutive_hysteresis", "false", "cltrain.loss_scale.consecutive_hysteresis"),
+    KEY(float, "min_loss_scale", "1", "cltrain.loss_scale.min"),
     IGNORED(bool, "fp16_master_weights_and_grads", "false", "false", "weights and gradients are fp32"),
 };
 static const clt_schema fp16_schema = CLT_SCHEMA(fp16_keys);

@@ -1,4 +1,5 @@
 /* From DeepSpeed's keys to those of the YAML, section by section. */
+#include <math.h>
 #include <string.h>
 
 #include "runtime/train/config/clt_deepspeed_internal.h"
@@ -83,6 +84,34 @@ static clt_status map_precision(clt_deepspeed *d) {
     if (have || !(clt_deepspeed_get(d, fp16) || clt_deepspeed_get(d, bf16)))
         return clt_deepspeed_fill(d, fp16, to, json_string("fp32"));
     return clt_deepspeed_put(d, clt_deepspeed_get(d, fp16) ? fp16 : bf16, to, json_string("fp32"));
+}
+
+/* The rule of fp16 runs, with DeepSpeed's defaults. */
+static clt_status map_scale(clt_deepspeed *d) {
+    static const char scale[] = "fp16.loss_scale", power[] = "fp16.initial_scale_power",
+                      rule[] = "cltrain.loss_scale.rule", initial[] = "cltrain.loss_scale.initial";
+    static const char *const same[][2] = {
+        {"fp16.loss_scale_window", "cltrain.loss_scale.window"},
+        {"fp16.hysteresis", "cltrain.loss_scale.hysteresis"},
+        {"fp16.consecutive_hysteresis", "cltrain.loss_scale.consecutive_hysteresis"},
+        {"fp16.min_loss_scale", "cltrain.loss_scale.min"}};
+    const double fixed = clt_deepspeed_number(d, scale, 0), start = clt_deepspeed_number(d, power, 16);
+    if (!clt_deepspeed_true(d, "fp16.enabled")) return CLT_OK;
+    if (fixed < 0) return clt_schema_fail(&d->r, scale, "is %g: it must be 0 (dynamic) or above", fixed);
+    if (fixed > 0) {
+        CLT_TRY(clt_deepspeed_put(d, scale, rule, json_string("static")));
+        return clt_deepspeed_put(d, scale, initial, json_real(fixed));
+    }
+    if (!(start >= 0 && start <= 127))
+        return clt_schema_fail(&d->r, power, "is %g: it must be 0 to 127", start);
+    const bool zero = clt_deepspeed_number(d, zero_key, 0) > 0;
+    CLT_TRY(clt_deepspeed_put(d, "fp16.enabled", rule, json_string(zero ? "deepspeed" : "deepspeed_0")));
+    CLT_TRY(clt_deepspeed_put(d, power, initial, json_real(ldexp(1.0, (int)start))));
+    for (size_t i = 0; i < CLT_COUNT_OF(same); i++) {
+        const json_t *v = clt_deepspeed_get(d, same[i][0]);
+        if (v) CLT_TRY(clt_deepspeed_put(d, same[i][0], same[i][1], json_deep_copy(v)));
+    }
+    return CLT_OK;
 }
 
 static clt_status map_exchange(clt_deepspeed *d) {
@@ -196,6 +225,7 @@ static clt_status map_metrics(clt_deepspeed *d) {
 clt_status clt_deepspeed_map(clt_deepspeed *d) {
     CLT_TRY(map_batch(d));
     CLT_TRY(map_precision(d));
+    CLT_TRY(map_scale(d));
     CLT_TRY(map_exchange(d));
     CLT_TRY(map_clipping(d));
     CLT_TRY(map_sharding(d));
