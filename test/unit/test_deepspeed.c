@@ -138,7 +138,7 @@ static double number_or(const json_t *o, const char *key, double otherwise) {
 }
 
 /* `want`: what differs from the defaults, as DeepSpeed read it. */
-static void check_values(const char *file, const clt_config *c, const json_t *want) {
+static void check_values(const char *file, const clt_config *c, const json_t *want, const json_t *built) {
     const double batch = number_or(want, "train_batch_size", -1),
                  clip = json_is_null(json_object_get(want, "gradient_clipping"))
                             ? 0
@@ -158,6 +158,10 @@ static void check_values(const char *file, const clt_config *c, const json_t *wa
         json_object_get(json_object_get(json_object_get(want, "zero_config"), "offload_optimizer"), "device");
     const bool cpu = json_is_string(offload) && !strcmp(json_string_value(offload), "cpu");
     assert_int_equal(c->shard.offload, cpu ? CLT_OFFLOAD_HOST : CLT_OFFLOAD_NONE);
+    const json_t *group = json_object_get(built, "group");
+    if (json_object_get(group, "eps") && !half &&
+        !strstr(json_string_value(json_object_get(built, "optimizer")), "SGD"))
+        assert_true(c->optimizer.groups[0].weight_decay == number_or(group, "weight_decay", -1));
     if (json_is_number(json_object_get(params, "lr")))
         assert_true(c->optimizer.groups[0].lr == number_or(params, "lr", -1));
 }
@@ -183,7 +187,7 @@ static void files_are_read_as_deepspeed_does(void **state) {
         if (!refused && st != CLT_OK) fail_msg("%s: %s", file, clt_last_error());
         if (refused && !strstr(clt_last_error(), file)) fail_msg("no place: %s", clt_last_error());
         if (refused && word && !strstr(clt_last_error(), word)) fail_msg("%s", clt_last_error());
-        if (!refused && !error) check_values(file, c, want);
+        if (!refused && !error) check_values(file, c, want, built);
         good += !refused;
         if (c) clt_config_free(c);
     }
@@ -273,6 +277,8 @@ static void engine_rates_are_deepspeeds(void **state) {
         if (load_object(file, &c) != CLT_OK) fail_msg("%s", clt_last_error());
         const json_t *want = json_object_get(json_object_get(one, NEW), "lr_at_update");
         assert_true(json_array_size(want) > 4);
+        const json_t *group = json_object_get(json_object_get(one, NEW), "group");
+        assert_true(c->optimizer.groups[0].weight_decay == number_or(group, "weight_decay", -1));
         const double worst = compare_rates(c, want);
         if (!(worst <= 1e-12)) fail_msg("engine %zu is %.3g from DeepSpeed's", i, worst);
         clt_config_free(c);

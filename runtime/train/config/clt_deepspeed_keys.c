@@ -164,11 +164,11 @@ static const clt_schema zero_schema = CLT_SCHEMA(zero_keys);
 #define ADAM_ROWS                                                                                            \
     KEY(float, "lr", "0.001", "optimizer.lr"), KEY(betas, "betas", "[0.9, 0.999]", "optimizer.betas"),       \
         KEY(float, "eps", "1e-08", "optimizer.eps"),                                                         \
-        KEY(float, "weight_decay", "0", "optimizer.weight_decay"),                                           \
+        KEY(float, "weight_decay", "0", "optimizer.weight_decay; default with torch_adam: 0.01"),            \
         REFUSE("bias_correction", "true", "moments are always corrected: leave it out"),                     \
         REFUSE("amsgrad", "false", "the maximum of second moments is not kept: leave it out"),               \
         REFUSE("max_grad_norm", "0", "DeepSpeed has gradient_clipping for it"),                              \
-        IGNORED(bool, "torch_adam", "false", NULL, "the update is computed by cltrain's kernel"),            \
+        KEY(bool, "torch_adam", "false", "true: only the default of weight_decay differs"),                  \
         IGNORED(bool, "fp32_optimizer_states", "true", NULL, "moments are fp32"),                            \
         IGNORED(bool, "set_grad_none", "true", NULL, CLT_KEY_OF_PYTORCH),                                    \
         IGNORED(bool, "foreach", "null", NULL, CLT_KEY_OF_PYTORCH),                                          \
@@ -183,8 +183,8 @@ static const clt_key adam_keys[] = {
 static const clt_schema adam_schema = CLT_SCHEMA(adam_keys);
 
 static const clt_key lion_keys[] = {
-    KEY(float, "lr", "0.0001", "optimizer.lr of decoupled_lionw"),
-    KEY(betas, "betas", "[0.9, 0.99]", "optimizer.betas"),
+    KEY(float, "lr", "0.001", "optimizer.lr of decoupled_lionw"),
+    KEY(betas, "betas", "[0.9, 0.99]", "optimizer.betas; default with offload_optimizer: [0.9, 0.999]"),
     KEY(float, "weight_decay", "0", "optimizer.weight_decay is lr times this"),
     REFUSE("max_grad_norm", "0", "DeepSpeed has gradient_clipping for it"),
     IGNORED(bool, "fp32_optimizer_states", "true", NULL, "moments are fp32"),

@@ -36,17 +36,22 @@ static clt_status map_adam(clt_deepspeed *d, bool always_decoupled) {
     CLT_TRY(map_number(d, "lr", 1e-3));
     CLT_TRY(map_betas(d, 0.9, 0.999));
     CLT_TRY(map_number(d, "eps", 1e-8));
-    return map_number(d, "weight_decay", 0);
+    /* PyTorch's AdamW has another default. */
+    const bool torch = clt_deepspeed_true(d, PARAMS "torch_adam") && (always_decoupled || !json_is_false(v));
+    return map_number(d, "weight_decay", torch ? 0.01 : 0);
 }
 
 /* decoupled_lionw multiplies weights by 1 - lr_t/lr * weight_decay, DeepSpeed by 1 - lr_t * weight_decay. */
 static clt_status map_lion(clt_deepspeed *d) {
     static const char from[] = PARAMS "weight_decay", to[] = "optimizer.weight_decay";
     CLT_TRY(clt_deepspeed_put(d, type_key, "optimizer.name", json_string("decoupled_lionw")));
-    CLT_TRY(map_number(d, "lr", 1e-4));
-    CLT_TRY(map_betas(d, 0.9, 0.99));
+    /* DeepSpeedCPULion, which is used with offload, has another default than FusedLion. */
+    const char *device = clt_deepspeed_text(d, "zero_optimization.offload_optimizer.device", "none");
+    const bool host = !strcmp(device, "cpu") || clt_deepspeed_true(d, "zero_optimization.cpu_offload");
+    CLT_TRY(map_number(d, "lr", 1e-3));
+    CLT_TRY(map_betas(d, 0.9, host ? 0.999 : 0.99));
     const json_t *own = clt_config_value(d->c, "optimizer.lr");
-    const double lr = clt_deepspeed_number(d, lr_key, json_is_number(own) ? json_number_value(own) : 1e-4);
+    const double lr = clt_deepspeed_number(d, lr_key, json_is_number(own) ? json_number_value(own) : 1e-3);
     return clt_deepspeed_get(d, from)
                ? clt_deepspeed_put(d, from, to, json_real(lr * clt_deepspeed_number(d, from, 0)))
                : clt_deepspeed_fill(d, from, to, json_real(0));
