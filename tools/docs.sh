@@ -1,12 +1,11 @@
 #!/bin/bash
 # Writes docs/configuration.md: the table of keys comes from the program, that of LLM Foundry's files from the
-# facts that test_config_foundry checks.
-#   tools/docs.sh build/cltrain            writes the file
-#   tools/docs.sh build/cltrain --check    exit 1 when the file is not what would be written
+# facts that test_config_foundry checks. Also writes the table of keys at the end of docs/deepspeed.md.
+#   tools/docs.sh build/cltrain            writes the files
+#   tools/docs.sh build/cltrain --check    exit 1 when a file is not what would be written
 set -eu
 cd "$(dirname "$0")/.."
 program=$1
-page=docs/configuration.md
 
 # One row for each of LLM Foundry's files: verdict, what replaces names on a hub, what is missing, refused or wrong in it.
 foundry_rows() {
@@ -146,18 +145,28 @@ column says what to change.
 TEXT
 }
 
-write() {
+write_configuration() {
     introduction
     "$program" train --list-keys
     rules
     foundry_rows
 }
 
-if [ "${2:-}" = --check ]; then
-    write | diff -u "$page" - || {
-        echo "$page is not what the program says: run make docs" >&2
-        exit 1
-    }
-else
-    write >"$page.tmp" && mv "$page.tmp" "$page"
-fi
+# The page up to the head of its last table, and that table.
+write_deepspeed() {
+    sed '/^| key | type |/q' docs/deepspeed.md
+    echo "|---|---|---|---|---|"
+    "$program" train --list-deepspeed-keys
+}
+
+for name in configuration deepspeed; do
+    page=docs/$name.md
+    if [ "${2:-}" = --check ]; then
+        write_$name | diff -u "$page" - || {
+            echo "$page is not what the program says: run make docs" >&2
+            exit 1
+        }
+    else
+        write_$name >"$page.tmp" && mv "$page.tmp" "$page"
+    fi
+done

@@ -294,21 +294,22 @@ static void offloaded_state_has_the_same_bits(void **state) {
 
 static void scale_follows_the_rule(void **state) {
     (void)state;
-    clt_loss_scale s = clt_loss_scale_default();
+    const clt_loss_scale_config rule = {.initial = 65536, .window = 2000, .min = 0x1p-16};
+    clt_loss_scale s = clt_loss_scale_start(&rule);
     assert_true(s.scale == 65536);
-    assert_int_equal(clt_loss_scale_update(&s, false), CLT_OK);
+    assert_int_equal(clt_loss_scale_update(&rule, &s, false), CLT_OK);
     assert_true(s.scale == 32768);
-    for (int i = 0; i < 1999; i++) assert_int_equal(clt_loss_scale_update(&s, true), CLT_OK);
+    for (int i = 0; i < 1999; i++) assert_int_equal(clt_loss_scale_update(&rule, &s, true), CLT_OK);
     assert_true(s.scale == 32768 && s.good_steps == 1999);
-    assert_int_equal(clt_loss_scale_update(&s, true), CLT_OK);
+    assert_int_equal(clt_loss_scale_update(&rule, &s, true), CLT_OK);
     assert_true(s.scale == 65536 && s.good_steps == 0);
-    assert_int_equal(clt_loss_scale_update(&s, true), CLT_OK);
-    assert_int_equal(clt_loss_scale_update(&s, false), CLT_OK);
+    assert_int_equal(clt_loss_scale_update(&rule, &s, true), CLT_OK);
+    assert_int_equal(clt_loss_scale_update(&rule, &s, false), CLT_OK);
     assert_true(s.scale == 32768 && s.good_steps == 0);
     int halvings = 0;
-    while (clt_loss_scale_update(&s, false) == CLT_OK) halvings++;
+    while (clt_loss_scale_update(&rule, &s, false) == CLT_OK) halvings++;
     assert_int_equal(halvings, 31); /* 2^15 down to 2^-16 */
-    for (int i = 0; i < 200; i++) assert_int_equal(clt_loss_scale_update(&s, false), CLT_FAIL);
+    for (int i = 0; i < 200; i++) assert_int_equal(clt_loss_scale_update(&rule, &s, false), CLT_FAIL);
     assert_true(s.scale == 0x1p-16 && s.good_steps == 0); /* still a valid scale for later good steps */
 }
 

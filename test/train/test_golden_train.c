@@ -323,7 +323,7 @@ static void train_masked(int lanes, int microbatch) {
                        .field = {[CLT_TEXT_TOKENS] = m.tokens + first, [CLT_TEXT_TARGETS] = labels}};
         for (int64_t t = 0; t < m.G * m.T; t++) b.global_targets += labels[t] >= 0;
         assert_int_equal(b.global_targets, golden_int(want, "loss_tokens"));
-        double alpha = clt_schedule_next_alpha(&m.schedule, &now, i ? m.G : 0, i ? m.G * m.T : 0);
+        double alpha = clt_schedule_next_alpha(&m.schedule, &now, i ? m.G : 0, i ? m.G * m.T : 0, i);
         clt_timestamp_next_batch(&now, m.G, m.G * m.T, false);
         const clt_engine_step_params p = {.batch = &b, .step = (int64_t)i + 1, .alpha = alpha};
         clt_engine_result r;

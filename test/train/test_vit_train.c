@@ -106,8 +106,8 @@ static clt_batch batch_of(const rig *r, const images *x, int step) {
 
 static void take_step(rig *r, const images *x, clt_timestamp *now, double *lr, clt_engine_result *out) {
     const clt_batch b = batch_of(r, x, (int)now->batch);
-    const double alpha =
-        clt_schedule_next_alpha(&r->schedule, now, now->batch ? BATCH : 0, now->batch ? BATCH : 0);
+    const double alpha = clt_schedule_next_alpha(&r->schedule, now, now->batch ? BATCH : 0,
+                                                 now->batch ? BATCH : 0, now->batch);
     *lr = alpha * r->cfg->optimizer.groups[0].lr;
     const clt_engine_step_params p = {.batch = &b, .step = now->batch + 1, .alpha = alpha};
     clt_timestamp_next_batch(now, BATCH, BATCH, false);

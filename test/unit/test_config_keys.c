@@ -52,6 +52,8 @@ static const struct {
     {"scheduler.alpha_f_cooldown",
      "0.5",
      {"scheduler.name=inv_sqrt_with_warmup", "scheduler.t_scale=2ba", "scheduler.t_cooldown=2ba"}},
+#include "test/unit/config_keys_rates.h"
+    {"deepspeed", "test/golden/deepspeed/configs/minimal.json", {NULL}},
     {"max_seq_len", "32", {NULL}},
     {"train_loader.dataset.max_seq_len", "32", {"max_seq_len=32"}},
     {"eval_loader.dataset.max_seq_len", "32", {"max_seq_len=32", "train_loader.dataset.max_seq_len=32"}},
@@ -327,6 +329,7 @@ static char *digest(const clt_config *given) {
     clt_config *c = clt_memdup(given, sizeof *c);
     clt_str b = {0};
     const char **strings[] = {&c->run_name,
+                              &c->deepspeed,
                               &c->tokenizer,
                               &c->save_folder,
                               &c->mirror,

@@ -33,7 +33,7 @@ static void near(double got, double want) {
 static double alpha_of_step(const clt_schedule *s, int64_t step, int64_t samples, int64_t tokens) {
     const int64_t done = step - 1, any = done > 0;
     const clt_timestamp now = {.batch = done, .sample = done * samples, .token = done * tokens};
-    return clt_schedule_next_alpha(s, &now, any * samples, any * tokens);
+    return clt_schedule_next_alpha(s, &now, any * samples, any * tokens, done);
 }
 
 /* Composer's run of the same configuration: lr of every step, the lag of one step included. */

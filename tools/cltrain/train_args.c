@@ -3,7 +3,9 @@
 #include <string.h>
 
 #include "collectives/clt_group.h"
+#include "runtime/base/clt_json.h"
 #include "runtime/base/clt_options.h"
+#include "runtime/train/config/clt_deepspeed.h"
 
 /* Parses "3" or "3:5". */
 static bool parse_steps(const char *text, int64_t *first, int64_t *last) {
@@ -16,7 +18,7 @@ static bool parse_steps(const char *text, int64_t *first, int64_t *last) {
 
 /* Options with a syntax of their own. */
 typedef struct {
-    const char *record_steps, *trace_steps, *stop_after;
+    const char *record_steps, *trace_steps, *stop_after, *deepspeed;
 } forms;
 
 static int parse_forms(const clt_command *command, const forms *f, clt_run_options *o) {
@@ -38,10 +40,19 @@ static int parse_forms(const clt_command *command, const forms *f, clt_run_optio
     return -1;
 }
 
+/* The file's name is text whatever it looks like. */
+static char *deepspeed_override(const char *path) {
+    clt_str text = {0};
+    clt_str_add(&text, "deepspeed=");
+    clt_json_escape(&text, path);
+    return text.s;
+}
+
 /* Reads the configuration. Returns -1 to start the run, or an exit code after --print-config and
  * --dry-run. */
-static int load(const clt_strv *rest, bool print, bool check, clt_train_args *out) {
+static int load(clt_strv *rest, const char *deepspeed, bool print, bool check, clt_train_args *out) {
     clt_str text = {0};
+    if (deepspeed) clt_strv_add_owned(rest, deepspeed_override(deepspeed));
     clt_status st = clt_config_load(rest->v[0], (const char *const *)rest->v + 1, rest->n - 1, &out->cfg);
     if (st != CLT_OK) return clt_status_exit_code(clt_group_refuse(st));
     if (!print && !check) return -1;
@@ -57,9 +68,9 @@ static int load(const clt_strv *rest, bool print, bool check, clt_train_args *ou
     return 0;
 }
 
-static int list_keys(void) {
+static int list_keys(void (*list)(clt_str *out)) {
     clt_str text = {0};
-    clt_config_list_keys(&text);
+    list(&text);
     fputs(text.s, stdout);
     clt_str_free(&text);
     return 0;
@@ -69,14 +80,18 @@ int clt_train_args_read(int argc, char **argv, clt_train_args *out) {
     *out = (clt_train_args){.opt = {.started = clt_now()}};
     clt_run_options *o = &out->opt;
     forms f = {0};
-    bool print = false, list = false, check = false;
+    bool print = false, list = false, list_deepspeed = false, check = false;
     const clt_option options[] = {
         {"device", 'd', CLT_OPT_STR, &o->device, "PATTERN",
          "part of a platform's or device's name, P:D, or a list with one entry per rank"},
+        {"deepspeed", 0, CLT_OPT_STR, &f.deepspeed, "FILE",
+         "merge a DeepSpeed configuration (ds_config.json) into CONFIG.yaml (docs/deepspeed.md)"},
         {"print-config", 0, CLT_OPT_FLAG, &print, NULL,
          "print the merged configuration and the source of each value"},
         {"list-keys", 0, CLT_OPT_FLAG, &list, NULL,
          "print every key of the configuration, its status and its meaning"},
+        {"list-deepspeed-keys", 0, CLT_OPT_FLAG, &list_deepspeed, NULL,
+         "print every key of a DeepSpeed configuration, its status and its meaning"},
         {"dry-run", 'n', CLT_OPT_FLAG, &check, NULL,
          "check the configuration, name what has no effect, then exit; devices and data are not checked"},
         {"stop-after", 0, CLT_OPT_STR, &f.stop_after, "TIME",
@@ -103,16 +118,18 @@ int clt_train_args_read(int argc, char **argv, clt_train_args *out) {
         .examples = "  cltrain train run.yaml\n"
                     "  cltrain train run.yaml max_duration=100ba optimizer.lr=1e-3 save_folder=runs/a\n"
                     "  cltrain train run.yaml --device pocl --print-config\n"
+                    "  cltrain train run.yaml --deepspeed ds_config.json\n"
                     "  mpirun --bind-to none -np 2 cltrain train run.yaml\n",
         .options = options,
         .n_options = CLT_COUNT_OF(options)};
     clt_strv rest = {0};
     int code = clt_options_parse(&command, argc, argv, &rest);
-    if (code < 0 && list) code = list_keys();
+    if (code < 0 && list) code = list_keys(clt_config_list_keys);
+    if (code < 0 && list_deepspeed) code = list_keys(clt_deepspeed_list_keys);
     if (code < 0 && rest.n == 0)
         code = clt_options_fail(&command, "a configuration is required: CONFIG.yaml");
     if (code < 0) code = parse_forms(&command, &f, o);
-    if (code < 0) code = load(&rest, print, check, out);
+    if (code < 0) code = load(&rest, f.deepspeed, print, check, out);
     clt_strv_free(&rest);
     return code;
 }

@@ -3,9 +3,11 @@
 #include <math.h>
 #include <string.h>
 
+#include "collectives/clt_group.h"
 #include "runtime/base/clt_io.h"
 #include "runtime/data/clt_tokenizer.h"
 #include "runtime/train/config/clt_config_finetune.h"
+#include "runtime/train/config/clt_deepspeed.h"
 
 static char *place_of(void *ctx, const char *path) {
     const clt_config *c = ctx;
@@ -55,9 +57,9 @@ static clt_status read_document(clt_config_builder *b, clt_yaml *y, const char *
     for (size_t i = 0; i < n; i++) CLT_TRY(clt_yaml_override(y, overrides[i]));
     CLT_TRY(clt_yaml_interpolate(y));
     CLT_TRY(clt_yaml_to_json(y, &b->c.merged));
-    return json_is_object(b->c.merged)
-               ? CLT_OK
-               : clt_error(CLT_BAD_CONFIG, "%s: a configuration is a map of keys", b->c.path);
+    if (!json_is_object(b->c.merged))
+        return clt_error(CLT_BAD_CONFIG, "%s: a configuration is a map of keys", b->c.path);
+    return clt_deepspeed_apply(&b->c, clt_launch_detect().size);
 }
 
 /* A callback or logger named without arguments ("lr_monitor:") is on, with the defaults. */
@@ -75,7 +77,8 @@ static void preset(clt_config_builder *b) {
     b->optimizer.hyper = (clt_config_hyper){NAN, {NAN, NAN}, NAN, NAN, NAN};
     clt_config_scheduler_raw *s = &b->scheduler;
     s->alpha = s->alpha_i = s->alpha_f = s->alpha_f_decay = s->alpha_f_cooldown = NAN;
-    s->t_scale.value = s->t_cooldown.value = -1;
+    clt_config_preset_rate(s);
+    s->t_warmup.value = s->t_scale.value = s->t_cooldown.value = -1;
     b->c.check_batches = b->c.icl_subset_num_batches = -1;
     b->c.check_limit = NAN;
     b->c.train.eos_token_id = b->c.train.bos_token_id = b->c.train.finetune.max_leftover = -1;
@@ -86,6 +89,13 @@ static void resolve_batches(clt_config_builder *b) {
     clt_config *c = &b->c;
     if (!clt_config_given(c, "device_eval_batch_size"))
         c->device_eval_batch_size = CLT_MAX(c->device_train_microbatch_size, (int64_t)1);
+}
+
+static void resolve_scale(clt_config *c) {
+    clt_loss_scale_config *s = &c->loss_scale;
+    const bool pytorch = s->kind == CLT_SCALE_PYTORCH;
+    if (!clt_config_given(c, "cltrain.loss_scale.window")) s->window = pytorch ? 2000 : 1000;
+    if (!clt_config_given(c, "cltrain.loss_scale.min")) s->min = pytorch ? 0x1p-16 : 1;
 }
 
 static void resolve_lanes(clt_config_builder *b) {
@@ -116,11 +126,13 @@ static void remark_tokenizer(clt_config *c) {
                                   c->tokenizer));
 }
 
-/* Removes keys that only references use: a printed configuration has no references and would be an error. */
+/* Removes keys that only references use: a printed configuration has no references and would be an error.
+ * DeepSpeed's file is part of what is printed. */
 static void drop_unknown(clt_config *c) {
     const char *key;
     json_t *v;
     void *next;
+    json_object_del(c->merged, "deepspeed");
     json_object_foreach_safe(c->merged, next, key, v) {
         if (!clt_schema_knows(&clt_config_top_schema, key)) json_object_del(c->merged, key);
     }
@@ -130,6 +142,7 @@ static clt_status resolve(clt_schema_reader *r, clt_config_builder *b) {
     clt_config *c = &b->c;
     CLT_TRY(clt_config_resolve_length(r, c));
     resolve_batches(b);
+    resolve_scale(c);
     resolve_lanes(b);
     resolve_devices(c);
     remark_tokenizer(c);

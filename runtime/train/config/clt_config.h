@@ -179,6 +179,22 @@ typedef struct {   /* cltrain.guards: what watches the run */
     double straggler_ratio;        /* of the median rank's time; 0: no warnings */
 } clt_guard_config;
 
+/* cltrain.loss_scale. The last two: without ZeRO, and a scale that never changes. */
+typedef enum {
+    CLT_SCALE_PYTORCH,
+    CLT_SCALE_DEEPSPEED,
+    CLT_SCALE_DEEPSPEED_0,
+    CLT_SCALE_STATIC
+} clt_loss_scale_kind;
+
+typedef struct {
+    int kind;            /* clt_loss_scale_kind */
+    double initial, min; /* scales */
+    int64_t window;      /* good steps between two doublings */
+    int64_t hysteresis;  /* deepspeed: overflows until the scale is halved */
+    bool consecutive_hysteresis;
+} clt_loss_scale_config;
+
 typedef struct clt_config clt_config;
 struct clt_config {
     /* the run */
@@ -243,8 +259,9 @@ struct clt_config {
     clt_tune_mode tune; /* which kernel variants a shape takes: as measured before, or measured now */
     int64_t exact_lanes;
     clt_guard_config guards;
-    double stop_before;  /* minutes from the start or seconds since 1970; 0: no end */
-    int *lanes_per_rank; /* [n_lanes_per_rank] lanes of each rank; n 0: by measured speed */
+    clt_loss_scale_config loss_scale; /* of amp_fp16 */
+    double stop_before;               /* minutes from the start or seconds since 1970; 0: no end */
+    int *lanes_per_rank;              /* [n_lanes_per_rank] lanes of each rank; n 0: by measured speed */
     int n_lanes_per_rank;
     int64_t check_batches; /* cltrain.resume_check.batches; -1: one in numerics fast */
     double check_limit;    /* NaN: by precision */
@@ -260,11 +277,12 @@ struct clt_config {
 
     /* how it was read */
     const char *path;
-    clt_yaml *yaml;      /* the document after overrides and references */
-    json_t *merged;      /* the same as values */
-    clt_strv strings;    /* owns every string above */
-    clt_notices notices; /* keys without effect */
-    clt_strv remarks;    /* what else is done in another way than the file asks for */
+    const char *deepspeed; /* DeepSpeed's file, which was merged into the document; NULL: none */
+    clt_yaml *yaml;        /* the document after overrides and references */
+    json_t *merged;        /* the same as values */
+    clt_strv strings;      /* owns every string above */
+    clt_notices notices;   /* keys without effect */
+    clt_strv remarks;      /* what else is done in another way than the file asks for */
     clt_strv warnings;
 };
 

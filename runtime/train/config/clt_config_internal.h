@@ -26,8 +26,10 @@ typedef struct { /* one of optimizer.param_groups */
 
 typedef struct {
     int kind;
-    clt_time t_warmup, t_max, t_scale, t_cooldown;                   /* the last two: value -1: not given */
+    clt_time t_warmup, t_max, t_scale, t_cooldown;                   /* all but t_max: value -1: not given */
     double alpha, alpha_i, alpha_f, alpha_f_decay, alpha_f_cooldown; /* NaN: not given */
+    clt_deepspeed_rate deepspeed;
+    int warmup_type;
 } clt_config_scheduler_raw;
 
 typedef struct { /* callbacks.kill_loss_spike */
@@ -111,6 +113,12 @@ clt_status clt_config_resolve_streams(clt_schema_reader *r, const char *path, bo
                                       clt_loader_config *l);
 clt_status clt_config_resolve_optimizer(clt_schema_reader *r, clt_config_builder *b);
 clt_status clt_config_resolve_scheduler(clt_schema_reader *r, clt_config_builder *b);
+/* DeepSpeed's schedulers (clt_config_rate.c): defaults; keys of one kind that are given with another, by its
+ * name; the schedule. */
+void clt_config_preset_rate(clt_config_scheduler_raw *s);
+clt_status clt_config_check_deepspeed_keys(clt_schema_reader *r, const clt_config_builder *b,
+                                           const char *name);
+clt_status clt_config_resolve_deepspeed_rate(clt_schema_reader *r, clt_config_builder *b);
 clt_status clt_config_resolve_loggers(clt_schema_reader *r, clt_config_builder *b);
 /* Adds the tensors of callbacks.layer_freezing to optimizer.disable_grad. */
 void clt_config_freeze_layers(clt_config_builder *b);

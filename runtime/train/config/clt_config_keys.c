@@ -74,6 +74,24 @@ static const clt_key guard_keys[] = {
 };
 static const clt_schema guard_schema = CLT_SCHEMA(guard_keys);
 
+static const char *const scale_names[] = {"pytorch", "deepspeed", "deepspeed_0", "static",
+                                          NULL}; /* clt_loss_scale_kind */
+static const clt_key scale_keys[] = {
+    KEY("rule", c.loss_scale.kind, "\"pytorch\"",
+        "how the scale changes; pytorch: GradScaler's rule; deepspeed: that of ZeRO 1 to 3; deepspeed_0: "
+        "that "
+        "without ZeRO, which has no hysteresis and does not end at min; static: it stays",
+        .choices = scale_names),
+    KEY("initial", c.loss_scale.initial, "65536.0", "first scale"),
+    KEY("window", c.loss_scale.window, "null",
+        "good steps between two doublings; default: 2000, deepspeed 1000", .nullable = true),
+    KEY("hysteresis", c.loss_scale.hysteresis, "2", "deepspeed: overflows until the scale is halved"),
+    KEY("consecutive_hysteresis", c.loss_scale.consecutive_hysteresis, "false",
+        "deepspeed: only consecutive overflows count"),
+    KEY("min", c.loss_scale.min, "null", "least scale; default: 2^-16, deepspeed 1", .nullable = true),
+};
+static const clt_schema scale_schema = CLT_SCHEMA(scale_keys);
+
 static const clt_key check_keys[] = {
     KEY("batches", c.check_batches, "null",
         "batches that are evaluated at every save and again at a resume, at most 8; default: 1 in numerics "
@@ -142,6 +160,7 @@ static const clt_key own_keys[] = {
         .nullable = true),
     SECTION("resume_check", NULL, "whether a checkpoint's losses are reproduced at a resume", 0,
             check_schema),
+    SECTION("loss_scale", NULL, "the loss scale of amp_fp16", 0, scale_schema),
     SECTION("guards", NULL, "what watches the run", 0, guard_schema),
 };
 const clt_schema clt_config_own_schema = CLT_SCHEMA(own_keys);
@@ -179,6 +198,8 @@ static const clt_key top_keys[] = {
         "and "
         "delayed scaling (HYBRID, history 16, margin 0)",
         .choices = precisions),
+    KEY("deepspeed", c.deepspeed, "null",
+        "a ds_config.json whose values are merged into this file (docs/deepspeed.md)", .nullable = true),
     KEY("run_name", c.run_name, "null", "default: the environment's RUN_NAME, or llm", .nullable = true),
     CLT_KEY_CHECKED(&clt_kind_map, "variables", "null", "values for ${variables.x}", .nullable = true),
     KEY("accumulate_train_batch_on_tokens", c.accumulate_on_tokens, "true",

@@ -47,6 +47,20 @@ static clt_status check_guards(clt_schema_reader *r, const clt_guard_config *g) 
     return CLT_OK;
 }
 
+static clt_status check_scale(clt_schema_reader *r, const clt_loss_scale_config *s) {
+    const double least = 0x1p-16, most = 0x1p127;
+    if (!(s->initial >= least && s->initial <= most))
+        return clt_schema_fail(r, "cltrain.loss_scale.initial", "is %g: it must be 2^-16 to 2^127",
+                               s->initial);
+    if (!(s->min >= least && s->min <= most))
+        return clt_schema_fail(r, "cltrain.loss_scale.min", "is %g: it must be 2^-16 to 2^127", s->min);
+    if (s->window < 1)
+        return clt_schema_fail(r, "cltrain.loss_scale.window", "is %lld: it must be at least 1",
+                               (long long)s->window);
+    if (s->hysteresis < 0) return clt_schema_fail(r, "cltrain.loss_scale.hysteresis", "must not be negative");
+    return CLT_OK;
+}
+
 static clt_status check_counts(clt_schema_reader *r, const clt_config *c) {
     const struct {
         const char *key;
@@ -121,6 +135,7 @@ clt_status clt_config_check_ranges(clt_schema_reader *r, const clt_config *c) {
     CLT_TRY(check_counts(r, c));
     CLT_TRY(check_numbers(r, c));
     CLT_TRY(check_guards(r, &c->guards));
+    CLT_TRY(check_scale(r, &c->loss_scale));
     return check_times(r, c);
 }
 

@@ -63,7 +63,13 @@ clt_status clt_schedule_resolve(const clt_schedule_config *c, clt_time max_durat
                       .alpha_i = c->alpha_i,
                       .alpha_f = c->alpha_f,
                       .alpha_f_decay = c->alpha_f_decay,
-                      .alpha_f_cooldown = c->alpha_f_cooldown};
+                      .alpha_f_cooldown = c->alpha_f_cooldown,
+                      .deepspeed = c->deepspeed,
+                      .lr = c->lr};
+    if (c->kind >= CLT_SCHEDULE_DEEPSPEED) { /* counts updates, whatever max_duration is */
+        *out = s;
+        return CLT_OK;
+    }
     if (c->kind == CLT_SCHEDULE_INV_SQRT) CLT_TRY(check_inv_sqrt(c, max_duration));
     clt_time end;
     CLT_TRY(clt_time_resolve(c->t_max, max_duration, batches_per_epoch, "scheduler.t_max", &end));
@@ -133,7 +139,11 @@ double clt_schedule_alpha(const clt_schedule *s, int64_t t) {
 }
 
 double clt_schedule_next_alpha(const clt_schedule *s, const clt_timestamp *now, int64_t last_samples,
-                               int64_t last_tokens) {
+                               int64_t last_tokens, int64_t updates) {
+    if (s->kind >= CLT_SCHEDULE_DEEPSPEED)
+        return clt_deepspeed_rate_at((clt_deepspeed_rate_kind)(s->kind - CLT_SCHEDULE_DEEPSPEED),
+                                     &s->deepspeed, s->lr, updates) /
+               s->lr;
     if (s->kind == CLT_SCHEDULE_TIMM) return clt_schedule_alpha(s, clt_timestamp_get(now, s->unit));
     const clt_timestamp before = {.batch = CLT_MAX(now->batch - 1, (int64_t)0),
                                   .sample = now->sample - last_samples,

@@ -7,6 +7,7 @@
 #ifndef CLT_SCHEDULE_H
 #define CLT_SCHEDULE_H
 
+#include "runtime/train/config/clt_schedule_deepspeed.h"
 #include "runtime/train/config/clt_time.h"
 
 typedef enum {
@@ -14,7 +15,8 @@ typedef enum {
     CLT_SCHEDULE_COSINE,   /* cosine_with_warmup */
     CLT_SCHEDULE_LINEAR,   /* linear_decay_with_warmup */
     CLT_SCHEDULE_INV_SQRT, /* inv_sqrt_with_warmup */
-    CLT_SCHEDULE_TIMM      /* timm_cosine */
+    CLT_SCHEDULE_TIMM,     /* timm_cosine */
+    CLT_SCHEDULE_DEEPSPEED /* and above: clt_deepspeed_rate_kind: warmup_lr, ... */
 } clt_schedule_kind;
 
 /* As the configuration says it. */
@@ -25,6 +27,8 @@ typedef struct {
     double alpha;                           /* constant */
     double alpha_i, alpha_f;                /* linear, timm: both; cosine: alpha_f */
     double alpha_f_decay, alpha_f_cooldown; /* inverse square root */
+    clt_deepspeed_rate deepspeed;
+    double lr; /* DeepSpeed's: the optimizer's, above 0 */
 } clt_schedule_config;
 
 /* Resolved: all times are whole numbers of one unit (batches, samples or tokens). */
@@ -33,6 +37,8 @@ typedef struct {
     clt_time_unit unit;
     int64_t t_warmup, t_max, t_scale, t_cooldown;
     double alpha, alpha_i, alpha_f, alpha_f_decay, alpha_f_cooldown;
+    clt_deepspeed_rate deepspeed;
+    double lr;
 } clt_schedule;
 
 /* Turns times into one unit: "dur" into max_duration's, epochs into batches (batches_per_epoch).
@@ -58,8 +64,9 @@ double clt_schedule_alpha(const clt_schedule *s, int64_t t);
  * so the learning rate lags one step: the time is that before the last batch, which had last_samples and
  * last_tokens (0 before the first one), and steps 1 and 2 both use t = 0 (with warm-up: learning rate 0).
  * Counted, not computed, since batches need not be alike: the last one of an epoch may be short, and a run
- * may resume with another batch size. timm's has no lag: its time is `now`. */
+ * may resume with another batch size. timm's has no lag: its time is `now`. DeepSpeed's depend on `updates`
+ * alone, the number of optimizer steps so far that were not skipped: clt_deepspeed_rate_at divided by lr. */
 double clt_schedule_next_alpha(const clt_schedule *s, const clt_timestamp *now, int64_t last_samples,
-                               int64_t last_tokens);
+                               int64_t last_tokens, int64_t updates);
 
 #endif

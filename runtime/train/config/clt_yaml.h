@@ -36,6 +36,9 @@ void clt_yaml_free(clt_yaml *y);
 /* Sets one value from "key.sub=value" (the value is YAML; a number in the path picks a list element). A map
  * given for a map is merged into it, anything else replaces. Missing maps on the way are made. */
 clt_status clt_yaml_override(clt_yaml *y, const char *assignment);
+/* The same with path and value apart, and with `source` (copied) as the value's place. References in the
+ * value stay text when the document's are resolved already. */
+clt_status clt_yaml_set(clt_yaml *y, const char *path, const char *value, const char *source);
 
 /* Replaces every ${a.b} by what it refers to; a value that is nothing but one ${...} takes over type and
  * content. ${a.${b}} and references to references work; circles, unknown keys, relative references and

@@ -71,17 +71,14 @@ static clt_status descend(clt_yaml *y, clt_yaml_node *n, const char *name, size_
     return CLT_OK;
 }
 
-clt_status clt_yaml_override(clt_yaml *y, const char *assignment) {
-    const char *eq = strchr(assignment, '=');
-    if (!eq || eq == assignment)
-        return clt_error(CLT_USAGE, "'%s' is not an override: write key.sub=value", assignment);
-    clt_strv_add_owned(&y->sources, clt_format("command line (%s)", assignment));
-    const char *source = y->sources.v[y->sources.n - 1];
+/* `path` is `bytes` long. */
+static clt_status set_value(clt_yaml *y, const char *path, size_t bytes, const char *text,
+                            const char *source) {
     if (y->root->kind != CLT_YAML_MAP) return clt_yaml_node_fail(y->root, "a configuration is a map of keys");
     clt_yaml_node **slot = &y->root;
     int depth = 0;
-    for (const char *p = assignment; p < eq;) {
-        size_t len = strcspn(p, ".=");
+    for (const char *p = path, *end = path + bytes; p < end;) {
+        size_t len = CLT_MIN(strcspn(p, "."), (size_t)(end - p));
         if (len == 0 || len > CLT_YAML_MAX_KEY || ++depth > CLT_YAML_MAX_DEPTH)
             return clt_error(CLT_BAD_CONFIG, "%s: the key is not of the form key.sub", source);
         if (is_empty_scalar(*slot)) {
@@ -90,15 +87,28 @@ clt_status clt_yaml_override(clt_yaml *y, const char *assignment) {
         }
         CLT_TRY(descend(y, *slot, p, len, source, &slot));
         p += len;
-        if (p < eq && *++p == '=') return clt_error(CLT_BAD_CONFIG, "%s: the key ends in a dot", source);
+        if (p < end && ++p == end) return clt_error(CLT_BAD_CONFIG, "%s: the key ends in a dot", source);
     }
     clt_yaml_node *value = NULL;
-    clt_status st = parse_value(y, eq + 1, source, &value);
+    clt_status st = parse_value(y, text, source, &value);
     if (st == CLT_OK)
         merge_into(y, slot, value);
     else
         clt_yaml_node_free(value);
     return st;
+}
+
+clt_status clt_yaml_override(clt_yaml *y, const char *assignment) {
+    const char *eq = strchr(assignment, '=');
+    if (!eq || eq == assignment)
+        return clt_error(CLT_USAGE, "'%s' is not an override: write key.sub=value", assignment);
+    clt_strv_add_owned(&y->sources, clt_format("command line (%s)", assignment));
+    return set_value(y, assignment, (size_t)(eq - assignment), eq + 1, y->sources.v[y->sources.n - 1]);
+}
+
+clt_status clt_yaml_set(clt_yaml *y, const char *path, const char *value, const char *source) {
+    clt_strv_add(&y->sources, source);
+    return set_value(y, path, strlen(path), value, y->sources.v[y->sources.n - 1]);
 }
 
 /* --- ${...} --- */

@@ -101,7 +101,7 @@ clt_status clt_engine_create(const clt_engine_params *p, clt_engine **out) {
     e->ops = p->ops;
     e->plan = p->plan;
     e->layout = clt_model_layout(c->model, c->max_seq_len);
-    e->scale = clt_loss_scale_default();
+    e->scale = clt_loss_scale_start(&c->loss_scale);
     clt_device *dev = clt_ops_device(p->ops);
     clt_model_shape shape = clt_plan_shape(c, p->plan, p->training);
     int64_t most = most_samples(c) * clt_group_size(p->group);

@@ -130,13 +130,13 @@ clt_status clt_engine_forgive(clt_engine *e) {
     return clt_buffer_write(e->results, STATUS_FINITE * sizeof good, &good, sizeof good);
 }
 
-/* amp_fp16: if the gradient overflowed, the step is skipped, the scale is halved, and the flag is set again
- * for the next step. */
+/* amp_fp16: if the gradient overflowed, the step is skipped, the scale follows its rule, and the flag is set
+ * again for the next step. */
 static clt_status follow_scale(clt_engine *e, clt_engine_result *r) {
     r->loss_scale = e->scale.scale;
     r->skipped = !r->finite && isfinite(r->loss);
     if (!r->finite && !r->skipped) return CLT_OK;
-    clt_status st = clt_loss_scale_update(&e->scale, r->finite);
+    clt_status st = clt_loss_scale_update(&e->cfg->loss_scale, &e->scale, r->finite);
     if (st != CLT_OK) {
         r->skipped = false;
         return CLT_OK;

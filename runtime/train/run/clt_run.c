@@ -78,7 +78,7 @@ static clt_status check_same(const clt_run *r, const char *command) {
 
 clt_status clt_run_join(clt_run *r, const char *command) {
     r->progress.loss = NAN;
-    r->origin.scale = clt_loss_scale_default();
+    r->origin.scale = clt_loss_scale_start(&r->cfg->loss_scale);
     CLT_TRY(clt_group_create(r->cfg->dist_timeout, &r->group));
     const int ranks = clt_group_size(r->group);
     const bool writes = clt_group_rank(r->group) == 0; /* this rank writes the trace */

@@ -381,7 +381,7 @@ clt_status clt_run_fp8_take(clt_run *r, const clt_ckpt_number *numbers, int n);
 void clt_run_fp8_keep(clt_run *r, const clt_checkpoint_state *s);
 void clt_run_fp8_forget(clt_run *r);
 /* The saved loss scale, or the default if none was saved. */
-clt_loss_scale clt_run_scale_of(const clt_checkpoint_state *s);
+clt_loss_scale clt_run_scale_of(const clt_config *c, const clt_checkpoint_state *s);
 /* Seconds spent in the steps that led to a checkpoint. */
 double clt_run_useful_of(const clt_checkpoint_state *s);
 /* Writes the event "start" to metrics.jsonl and determines when the run's first process started: from the

@@ -116,7 +116,7 @@ static clt_status go_back(clt_run *r, int64_t batch) {
         r->guards.equal_at = -1; /* the weights have changed since the comparison */
         r->progress.optimizer_step = s->optimizer_step;
         r->effective.useful_seconds = clt_run_useful_of(s);
-        *clt_engine_loss_scale(r->engine) = clt_run_scale_of(s);
+        *clt_engine_loss_scale(r->engine) = clt_run_scale_of(r->cfg, s);
         st = clt_run_fp8_take(r, s->numbers, s->number_count);
         clt_warn("batch %lld: rolled back to the weights and moments of batch %lld (roll-back %lld of at "
                  "most %lld); the data continues with the next batch",
@@ -214,8 +214,8 @@ clt_status clt_run_guard_step(clt_run *r, const clt_run_step *q, const clt_engin
     r->guards.bad_in_a_row = 0;
     if (res->skipped) {
         clt_info(
-            "batch %lld: the gradient overflowed at loss scale %g: the step is skipped, the scale halved",
-            (long long)q->after.batch, res->loss_scale);
+            "batch %lld: the gradient overflowed at loss scale %g: the step is skipped, the next scale is %g",
+            (long long)q->after.batch, res->loss_scale, clt_engine_loss_scale(r->engine)->scale);
         return CLT_OK;
     }
     r->guards.left_out += res->refused;

@@ -15,7 +15,7 @@ static void add(clt_ckpt_number *numbers, int *n, clt_strv *names, char *name, d
 }
 
 int clt_run_numbers(clt_run *r, clt_ckpt_number **numbers, clt_strv *names) {
-    enum { OTHERS = 12 + CLT_HOP_NUMBERS + 1 + CLT_RUN_CHECKS };
+    enum { OTHERS = 13 + CLT_HOP_NUMBERS + 1 + CLT_RUN_CHECKS };
     const clt_loss_scale *scale = clt_engine_loss_scale(r->engine);
     const clt_run_guards *g = &r->guards;
     int n = 0, spikes = r->cfg->guards.loss_spike != CLT_SPIKE_OFF ? g->loss.n : 0;
@@ -23,6 +23,8 @@ int clt_run_numbers(clt_run *r, clt_ckpt_number **numbers, clt_strv *names) {
     if (r->cfg->precision == CLT_F16) {
         add(v, &n, names, clt_strdup("loss_scale"), scale->scale);
         add(v, &n, names, clt_strdup("good_steps"), (double)scale->good_steps);
+        if (r->cfg->loss_scale.kind == CLT_SCALE_DEEPSPEED)
+            add(v, &n, names, clt_strdup("loss_scale_hysteresis"), (double)scale->hysteresis);
     }
     add(v, &n, names, clt_strdup("first_start"), r->effective.first_start);
     add(v, &n, names, clt_strdup("useful_seconds"), r->effective.useful_seconds);
@@ -71,13 +73,15 @@ double clt_run_useful_of(const clt_checkpoint_state *s) {
     return s->train_seconds;
 }
 
-clt_loss_scale clt_run_scale_of(const clt_checkpoint_state *s) {
-    clt_loss_scale scale = clt_loss_scale_default();
+clt_loss_scale clt_run_scale_of(const clt_config *c, const clt_checkpoint_state *s) {
+    clt_loss_scale scale = clt_loss_scale_start(&c->loss_scale);
+    if (c->loss_scale.kind == CLT_SCALE_STATIC) return scale;
     for (int i = 0; i < s->number_count; i++) {
         const char *name = s->numbers[i].name;
         double v = s->numbers[i].value;
         if (!strcmp(name, "loss_scale") && v >= CLT_LOSS_SCALE_LEAST && v <= 0x1p127) scale.scale = v;
         if (!strcmp(name, "good_steps") && v >= 0) scale.good_steps = (int64_t)CLT_MIN(v, 0x1p53);
+        if (!strcmp(name, "loss_scale_hysteresis") && fabs(v) <= 0x1p53) scale.hysteresis = (int64_t)v;
     }
     return scale;
 }
@@ -96,7 +100,7 @@ static void take_early(clt_run_early *e, const clt_checkpoint_state *s) {
 }
 
 void clt_run_take_numbers(clt_run *r, const clt_checkpoint_state *s) {
-    r->origin.scale = clt_run_scale_of(s);
+    r->origin.scale = clt_run_scale_of(r->cfg, s);
     clt_run_fp8_keep(r, s);
     r->effective.useful_seconds = clt_run_useful_of(s);
     /* The default for checkpoints without these numbers: a full batch. */

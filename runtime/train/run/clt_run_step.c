@@ -183,7 +183,7 @@ static clt_status queue_step(clt_run *r, const clt_batch *b, int64_t tokens) {
     const clt_config *c = r->cfg;
     int64_t s = r->progress.optimizer_step + 1;
     double alpha = clt_schedule_next_alpha(&r->progress.schedule, &r->progress.now, r->progress.last_samples,
-                                           r->progress.last_tokens);
+                                           r->progress.last_tokens, r->progress.optimizer_step);
     const int64_t batch = r->progress.now.batch + 1;
     const clt_engine_step_params p = {.batch = b,
                                       .step = s,

@@ -1,0 +1,110 @@
+/* scheduler: DeepSpeed's learning rates. */
+#include <math.h>
+#include <string.h>
+
+#include "runtime/train/config/clt_config_internal.h"
+
+enum { WARMUP = 1, DECAY = 2, COSINE = 4, CYCLE = 8, RANGE = 16 };
+
+/* Keys of the table and the kinds that they belong to. */
+static const struct {
+    const char *key;
+    int kinds;
+} own[] = {{"scheduler.warmup_min_lr", WARMUP | DECAY},
+           {"scheduler.warmup_max_lr", WARMUP | DECAY},
+           {"scheduler.warmup_num_steps", WARMUP | DECAY | COSINE},
+           {"scheduler.warmup_type", WARMUP | DECAY | COSINE},
+           {"scheduler.total_num_steps", DECAY | COSINE},
+           {"scheduler.warmup_min_ratio", COSINE},
+           {"scheduler.cos_min_ratio", COSINE},
+           {"scheduler.cycle_min_lr", CYCLE},
+           {"scheduler.cycle_max_lr", CYCLE},
+           {"scheduler.cycle_first_step_size", CYCLE},
+           {"scheduler.cycle_second_step_size", CYCLE},
+           {"scheduler.cycle_first_stair_count", CYCLE},
+           {"scheduler.cycle_second_stair_count", CYCLE},
+           {"scheduler.decay_step_size", CYCLE},
+           {"scheduler.decay_lr_rate", CYCLE},
+           {"scheduler.lr_range_test_min_lr", RANGE},
+           {"scheduler.lr_range_test_step_size", RANGE},
+           {"scheduler.lr_range_test_step_rate", RANGE},
+           {"scheduler.lr_range_test_staircase", RANGE}};
+
+void clt_config_preset_rate(clt_config_scheduler_raw *s) {
+    s->deepspeed = (clt_deepspeed_rate){.min_lr = NAN,
+                                        .max_lr = NAN,
+                                        .warmup_steps = 1000,
+                                        .cos_min_ratio = 1e-4,
+                                        .first_steps = 2000,
+                                        .second_steps = -1,
+                                        .second_stairs = -1,
+                                        .range_steps = 2000,
+                                        .range_rate = 1};
+}
+
+static int kind_bit(const clt_config_builder *b) {
+    const int kind = b->scheduler.kind - CLT_SCHEDULE_DEEPSPEED;
+    return kind < 0 ? 0 : 1 << kind;
+}
+
+clt_status clt_config_check_deepspeed_keys(clt_schema_reader *r, const clt_config_builder *b,
+                                           const char *name) {
+    static const char *const times[] = {"scheduler.t_warmup", "scheduler.t_max"};
+    for (size_t i = 0; i < CLT_COUNT_OF(own); i++)
+        if (clt_config_given(&b->c, own[i].key) && !(own[i].kinds & kind_bit(b)))
+            return clt_schema_fail(r, own[i].key, "does not belong to %s", name);
+    for (size_t i = 0; i < CLT_COUNT_OF(times) && kind_bit(b); i++)
+        if (clt_config_given(&b->c, times[i]))
+            return clt_schema_fail(r, times[i], "does not belong to %s, which counts updates", name);
+    return CLT_OK;
+}
+
+static clt_status need(clt_schema_reader *r, const clt_config_builder *b, int kinds, const char *key) {
+    if (!(kinds & kind_bit(b)) || clt_config_given(&b->c, key)) return CLT_OK;
+    return clt_schema_fail(r, "scheduler", "needs the key %s", strrchr(key, '.') + 1);
+}
+
+static clt_status check_counts(clt_schema_reader *r, const clt_config_builder *b,
+                               const clt_deepspeed_rate *p) {
+    const struct {
+        const char *key;
+        int64_t v, least;
+    } counts[] = {{"scheduler.warmup_num_steps", p->warmup_steps, 1},
+                  {"scheduler.total_num_steps", p->total_steps, 1},
+                  {"scheduler.cycle_first_step_size", p->first_steps, 1},
+                  {"scheduler.cycle_second_step_size", p->second_steps, 1},
+                  {"scheduler.cycle_first_stair_count", p->first_stairs, 0},
+                  {"scheduler.cycle_second_stair_count", p->second_stairs, 0},
+                  {"scheduler.decay_step_size", p->decay_steps, 0},
+                  {"scheduler.lr_range_test_step_size", p->range_steps, 1}};
+    const int64_t most = (int64_t)1 << 40;
+    for (size_t i = 0; i < CLT_COUNT_OF(counts); i++)
+        if (clt_config_given(&b->c, counts[i].key) && (counts[i].v < counts[i].least || counts[i].v > most))
+            return clt_schema_fail(r, counts[i].key, "is %lld: it must be at least %lld",
+                                   (long long)counts[i].v, (long long)counts[i].least);
+    if (p->min_lr < 0 || p->max_lr < 0) return clt_schema_fail(r, "scheduler", "has a learning rate below 0");
+    if (p->decay_rate < 0) return clt_schema_fail(r, "scheduler.decay_lr_rate", "must not be negative");
+    return CLT_OK;
+}
+
+clt_status clt_config_resolve_deepspeed_rate(clt_schema_reader *r, clt_config_builder *b) {
+    const double lr = b->c.optimizer.groups[0].lr;
+    clt_deepspeed_rate p = b->scheduler.deepspeed;
+    CLT_TRY(need(r, b, DECAY | COSINE, "scheduler.total_num_steps"));
+    CLT_TRY(need(r, b, CYCLE, "scheduler.cycle_min_lr"));
+    CLT_TRY(need(r, b, CYCLE, "scheduler.cycle_max_lr"));
+    if (!(lr > 0))
+        return clt_schema_fail(r, "scheduler.name",
+                               "gives learning rates, which needs an optimizer.lr above 0");
+    if (isnan(p.min_lr)) p.min_lr = kind_bit(b) == RANGE ? 1e-3 : 0;
+    if (isnan(p.max_lr)) p.max_lr = lr;
+    if (p.second_steps < 0 && !clt_config_given(&b->c, "scheduler.cycle_second_step_size"))
+        p.second_steps = p.first_steps;
+    if (p.second_stairs < 0 && !clt_config_given(&b->c, "scheduler.cycle_second_stair_count"))
+        p.second_stairs = p.first_stairs;
+    p.linear = b->scheduler.warmup_type == 1;
+    CLT_TRY(check_counts(r, b, &p));
+    b->c.schedule =
+        (clt_schedule_config){.kind = (clt_schedule_kind)b->scheduler.kind, .deepspeed = p, .lr = lr};
+    return CLT_OK;
+}
