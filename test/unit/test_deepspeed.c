@@ -467,10 +467,15 @@ static void liberties_of_hjson(void **state) {
                {"{a: \"\\\"#\"\n}", "{a: \"\\\"#\"\n}"},
                {"", ""}};
     for (size_t i = 0; i < CLT_COUNT_OF(all); i++) {
-        char *got = clt_deepspeed_tidy(all[i].from, strlen(all[i].from));
-        assert_string_equal(got, all[i].to);
-        clt_free(got);
+        clt_str got = clt_deepspeed_tidy(all[i].from, strlen(all[i].from));
+        assert_string_equal(got.s, all[i].to);
+        clt_str_free(&got);
     }
+    static const char zero[] = "{\"a\": 1,\n\0 \"b\": 2}"; /* the parser has to see what is behind it */
+    clt_str got = clt_deepspeed_tidy(zero, sizeof zero - 1);
+    assert_int_equal(got.len, sizeof zero - 1);
+    assert_memory_equal(got.s, zero, sizeof zero - 1);
+    clt_str_free(&got);
 }
 
 /* The table of docs/deepspeed.md is that of the program. */

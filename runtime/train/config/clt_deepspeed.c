@@ -185,13 +185,13 @@ static clt_status check_keys(clt_deepspeed *d) {
 }
 
 static clt_status load(clt_deepspeed *d) {
-    char *text, *tidy;
+    char *text;
     size_t bytes;
     CLT_TRY(clt_io_read_all(d->path, CLT_YAML_MAX_BYTES, &text, &bytes));
-    tidy = clt_deepspeed_tidy(text, bytes);
+    clt_str tidy = clt_deepspeed_tidy(text, bytes);
     clt_free(text);
-    clt_status st = clt_yaml_parse_map(tidy, strlen(tidy), d->path, &d->file);
-    clt_free(tidy);
+    clt_status st = clt_yaml_parse_map(tidy.s, tidy.len, d->path, &d->file);
+    clt_str_free(&tidy);
     if (st == CLT_OK) st = clt_yaml_to_json(d->file, &d->values);
     if (st != CLT_OK) return st;
     drop_autos(d->values);

@@ -22,9 +22,9 @@ typedef struct {
 const char *clt_deepspeed_complete(clt_deepspeed_batch *b, int64_t ranks);
 
 /* JSON with the liberties of hjson that configurations use, as a text that clt_yaml reads: comments become
- * blanks, and a comma is added where a line ends without one. Lines keep their numbers. The text is to be
- * freed with clt_free. */
-char *clt_deepspeed_tidy(const char *text, size_t bytes);
+ * blanks, and a comma is added where a line ends without one. Lines keep their numbers, and a byte of 0
+ * stays, which clt_yaml refuses. The caller frees the text. */
+clt_str clt_deepspeed_tidy(const char *text, size_t bytes);
 
 /* If the document c->merged has the key `deepspeed`: reads that file for a run of `ranks` ranks, writes its
  * values into c->yaml and makes c->merged anew. CLT_BAD_CONFIG after one message that names the place in

@@ -26,7 +26,7 @@ static void divide(tidier *t) {
 }
 
 static void keep(tidier *t) {
-    const bool blank = strchr(" \t\r\n", *t->at) != NULL;
+    const bool blank = *t->at && strchr(" \t\r\n", *t->at);
     if (!blank) {
         divide(t);
         t->new_line = false;
@@ -69,7 +69,7 @@ static void skip_comment(tidier *t) {
     clt_str_add(&t->out, " ");
 }
 
-char *clt_deepspeed_tidy(const char *text, size_t bytes) {
+clt_str clt_deepspeed_tidy(const char *text, size_t bytes) {
     tidier t = {.at = text, .end = text + bytes};
     clt_str_add(&t.out, "");
     while (t.at < t.end) {
@@ -83,5 +83,5 @@ char *clt_deepspeed_tidy(const char *text, size_t bytes) {
             t.depth += (c == '{' || c == '[') - (c == '}' || c == ']');
         }
     }
-    return t.out.s;
+    return t.out;
 }
