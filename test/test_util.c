@@ -204,6 +204,18 @@ int64_t tu_random_below(uint64_t seed, uint64_t index, int64_t n) {
     return (int64_t)(((uint64_t)tu_random_word(seed, index) * (uint64_t)n) >> 32);
 }
 
+clt_optimizer_group tu_adam_group(double lr, double beta1, double beta2, double eps, int step) {
+    return (clt_optimizer_group){.lr = (float)lr,
+                                 .decay = 1.0f,
+                                 .step_size = (float)(lr / (1.0 - pow(beta1, step))),
+                                 .bias_correction = (float)sqrt(1.0 - pow(beta2, step)),
+                                 .beta1 = (float)beta1,
+                                 .beta2 = (float)beta2,
+                                 .one_minus_beta1 = (float)(1.0 - beta1),
+                                 .one_minus_beta2 = (float)(1.0 - beta2),
+                                 .eps = (float)eps};
+}
+
 float *tu_random(size_t n, uint64_t seed, float scale) {
     float *x = clt_malloc(CLT_MAX(n, 1) * sizeof *x);
     for (size_t i = 0; i < n; i++)

@@ -21,6 +21,7 @@
 #include <cmocka.h>
 
 #include "runtime/model/clt_model.h"
+#include "runtime/ops/clt_op_slab.h"
 #include "runtime/ops/clt_variant.h"
 
 /* Reads --tiny and --own-rows: with this, tu_each_variant runs only a table's rows with type=cpu, or the
@@ -58,6 +59,9 @@ void tu_each_variant(const char *op, void (*run)(int device, const char *id));
 bool tu_wide(void);
 
 /* --- data: the same numbers for the same seed everywhere --- */
+/* What AdamW and Lion of the trainer take in step `step` (from 1): in double, each value rounded once. No
+ * decay. */
+clt_optimizer_group tu_adam_group(double lr, double beta1, double beta2, double eps, int step);
 float *tu_random(size_t n, uint64_t seed, float scale); /* uniform in [-scale, scale); free with clt_free */
 /* A mixture of +-0, denormals, tiny, ordinary and huge values (up to about 1e30, no inf, no NaN). */
 float *tu_extreme(size_t n, uint64_t seed);

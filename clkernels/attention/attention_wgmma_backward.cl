@@ -24,8 +24,8 @@
  * Requires: wgmma and tensor maps (runtime/device/clt_ptx.h, clt_tensor_map.h); HEAD_DIM 64, 80, 96 or 128,
  * with KEEP_DS 64 or 128, and a dq whose start and row distance are multiples of 16 bytes.
  *
- * Options: HEAD_DIM, TYPE (1 bf16, 2 fp16), CAUSAL, SOFTCAP, SEQ_IDS, and with CAUSAL ALIBI, WINDOW, KEEP_DS. For tuning: KEY_SPAN,
- * QUERY_SPAN: rows of a block of the other side (64, 128); KEY_STAGES, QUERY_STAGES: blocks in flight;
+ * Options: HEAD_DIM, TYPE (1 bf16, 2 fp16), CAUSAL, SOFTCAP, SEQ_IDS, and with CAUSAL ALIBI, WINDOW,
+ * KEEP_DS. For tuning: KEY_SPAN, QUERY_SPAN: rows of a block of the other side (64, 128); KEY_STAGES, QUERY_STAGES: blocks in flight;
  * KEY_REGS, QUERY_REGS: the owned rows' tiles are in registers (1) or in local memory (0); LATE_SCORES:
  * attention_keys starts the scores of the next block after the sums of this one (1: fewer registers) or
  * before them (0); TAKE_TURNS: the warpgroups issue products in turns.

@@ -14,19 +14,13 @@ enum { GROUPS = 3, BLOCK = 64 };
  * momentum. */
 static void make_groups(clt_optimizer_group g[GROUPS], int step) {
     const double lr0 = 2e-3, lr = 1.5e-3, b1 = 0.9, b2 = 0.95, wd = 0.01;
-    for (int i = 0; i < GROUPS; i++)
-        g[i] = (clt_optimizer_group){.lr = (float)lr,
-                                     .decay = i == 1 ? 1.0f : (float)(1.0 - lr / lr0 * wd),
-                                     .step_size = (float)(lr / (1.0 - pow(b1, step))),
-                                     .bias_correction = (float)sqrt(1.0 - pow(b2, step)),
-                                     .beta1 = (float)b1,
-                                     .beta2 = (float)b2,
-                                     .one_minus_beta1 = (float)(1.0 - b1),
-                                     .one_minus_beta2 = (float)(1.0 - b2),
-                                     .eps = 1e-8f,
-                                     .frozen = i == 2 ? 1.0f : 0.0f,
-                                     .l2 = i == 1 ? 0.0f : (float)wd,
-                                     .nesterov = i == 1 ? 1.0f : 0.0f};
+    for (int i = 0; i < GROUPS; i++) {
+        g[i] = tu_adam_group(lr, b1, b2, 1e-8, step);
+        if (i != 1) g[i].decay = (float)(1.0 - lr / lr0 * wd);
+        g[i].frozen = i == 2 ? 1.0f : 0.0f;
+        g[i].l2 = i == 1 ? 0.0f : (float)wd;
+        g[i].nesterov = i == 1 ? 1.0f : 0.0f;
+    }
 }
 
 typedef struct {

@@ -67,4 +67,5 @@ refused "--nominal and --nominal-bandwidth must be above 0" norm --suite mpt-sma
 refused "--mask must be causal or none, not 'all'" attention --mask all
 refused "--type must be one of fp32, bf16, fp16, not 'int3'" norm --type int3
 refused "--threads must be above 0" norm --suite mpt-small --threads -1
+refused "--no-bias is for MPT" step --suite vit-cpu --no-bias --device pocl
 exit $failed

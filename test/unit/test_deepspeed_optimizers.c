@@ -31,15 +31,9 @@ static clt_optimizer_group make_group(const json_t *d, double factor, int step) 
                  b1 = json_number_value(json_array_get(betas, 0)),
                  b2 = json_number_value(json_array_get(betas, 1)),
                  wd = json_number_value(json_object_get(d, "weight_decay"));
-    return (clt_optimizer_group){.lr = (float)lr,
-                                 .decay = (float)(1.0 - lr * wd),
-                                 .step_size = (float)(lr / (1.0 - pow(b1, step))),
-                                 .bias_correction = (float)sqrt(1.0 - pow(b2, step)),
-                                 .beta1 = (float)b1,
-                                 .beta2 = (float)b2,
-                                 .one_minus_beta1 = (float)(1.0 - b1),
-                                 .one_minus_beta2 = (float)(1.0 - b2),
-                                 .eps = (float)json_number_value(json_object_get(d, "eps"))};
+    clt_optimizer_group g = tu_adam_group(lr, b1, b2, json_number_value(json_object_get(d, "eps")), step);
+    g.decay = (float)(1.0 - lr * wd);
+    return g;
 }
 
 static double follow(clt_safetensors *s, const char *name, const json_t *c, const char *tensor, bool lion) {

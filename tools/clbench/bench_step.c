@@ -293,7 +293,7 @@ static double nominal_peak(const step_bench *b, clt_dtype precision) {
 
 /* Before the first row, and after its warm-up: processes that build kernels do not disturb peaks that are
  * measured now. */
-static clt_status begin_table(step_bench *b) {
+static clt_status begin_table(step_bench *b, const step_shape *s) {
     const clt_device_facts *f = clt_device_get_facts(b->dev);
     if (b->headed) return CLT_OK;
     clt_device_measure_peaks(b->dev);
@@ -306,10 +306,9 @@ static clt_status begin_table(step_bench *b) {
            b->no_clip ? "" : "clipping, ", b->no_bias ? "without" : "with", b->precision,
            b->attention_bits == 16 ? ", attention in 16 bits" : "", b->recompute ? ", recomputed: " : "",
            b->recompute ? b->recompute : "");
-    const bool images = strncmp(b->suite, "vit", 3) == 0;
     printf("%-11s %8s %6s %10s %11s %9s %13s %12s %10s %9s %9s %8s\n", "model", "params",
-           images ? "pixels" : "seq", "mb x acc", images ? "images/s" : "tok/s", "TFLOP/s", "MFU measured",
-           "MFU nominal", "memory", "weights", "start", "loss");
+           s->patch ? "pixels" : "seq", "mb x acc", s->patch ? "images/s" : "tok/s", "TFLOP/s",
+           "MFU measured", "MFU nominal", "memory", "weights", "start", "loss");
     return CLT_OK;
 }
 
@@ -360,14 +359,14 @@ static clt_status run_shape(step_bench *b, const step_shape *s) {
     clt_status st = plan(b, s, &w);
     if (st == CLT_OK && !w.cfg) {
         char need[32];
-        CLT_TRY(begin_table(b));
+        CLT_TRY(begin_table(b, s));
         printf("%-11s %8s %6lld %10s  skipped: needs %s\n", s->name, "", (long long)s->seq, "",
                clt_human_bytes((double)w.plan.memory.total, need));
         return CLT_OK;
     }
     if (st == CLT_OK) st = measure(b, &w);
     clt_engine_destroy(w.engine);
-    if (st == CLT_OK) st = begin_table(b);
+    if (st == CLT_OK) st = begin_table(b, s);
     if (st == CLT_OK) st = measured_peak(b, &w, &peak);
     if (st == CLT_OK) add_row(b, &w, peak, nominal_peak(b, w.cfg->precision));
     clt_ops_destroy(w.ops);
@@ -390,6 +389,9 @@ static clt_status run_suite(step_bench *b) {
         if (strcmp(shapes[i].suite, b->suite) != 0) continue;
         if (b->only && strcmp(shapes[i].name, b->only) != 0) continue;
         any = true;
+        if (shapes[i].patch && b->no_bias)
+            return clt_error(CLT_USAGE,
+                             "clbench step: --no-bias is for MPT; a Vision Transformer has biases");
         CLT_TRY(run_shape(b, &shapes[i]));
     }
     if (!any)
