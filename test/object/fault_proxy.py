@@ -16,7 +16,7 @@ Kinds. "before": the store never sees the request; "after": it does, and its res
     reset                         the connection is reset after a part of the response
     ok_error                      200 with an <Error> in the body: completing an upload, before or after
     reorder                       the keys of a page of a list come in another order
-    expired                       400 ExpiredToken before, never twice in a row for the same request
+    expired                       400 ExpiredToken before, once until the same request has had its response
 Kinds that do not pass, off by default:
     expired_for_good, denied      400 ExpiredToken, 403 AccessDenied before
     full                          507 XMinioStorageFull before: a PUT or a POST
@@ -116,6 +116,7 @@ class Proxy:
         self.random = random.Random(options.seed)
         self.counts = collections.Counter()
         self.last = {}  # of a request (method, target): what was done to it the last time
+        self.renewed = set()  # requests that got `expired` and no undisturbed response since
 
     # --- what is possible ---
 
@@ -132,10 +133,9 @@ class Proxy:
             kinds.add("reorder")
         if method == "GET" and not query and target.count("/") > 1:
             kinds.add("wrong_bytes")
-        last = self.last.get((method, target))
-        if last == "expired":
+        if self.call_of(request) in self.renewed:
             kinds.discard("expired")
-        if last and self.options.once:
+        if self.last.get((method, target)) and self.options.once:
             kinds.clear()
         if method == "HEAD":
             kinds.discard("short_body")
@@ -144,7 +144,17 @@ class Proxy:
     def choose(self, request):
         kind = self.draw(request)
         self.last[tuple(request.line().split(" ")[:2])] = kind
+        if kind == "expired":
+            self.renewed.add(self.call_of(request))
+        elif not kind:
+            self.renewed.discard(self.call_of(request))
         return kind
+
+    @staticmethod
+    def call_of(request):
+        """The same for all attempts of one call: a repeated read begins later in its range, and ends where it did."""
+        end = (request.header(b"range") or b"").rpartition(b"-")[2]
+        return (*request.line().split(" ")[:2], end)
 
     def draw(self, request):
         if self.options.only not in request.line() or self.random.random() >= self.options.share:

@@ -72,7 +72,7 @@ static void wrong(const char *fmt, ...) {
     va_start(ap, fmt);
     printf("wrong: %s %s: ", test.operation, test.file ? test.file->path : test.root);
     vprintf(fmt, ap);
-    printf(" (%s)\n", clt_io_explain(test.root, EIO));
+    printf(" (%s; last error: %s)\n", clt_io_explain(test.root, EIO), clt_last_error());
     va_end(ap);
     test.wrong++;
 }
