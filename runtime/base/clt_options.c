@@ -1,6 +1,7 @@
 #include "runtime/base/clt_options.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -104,6 +105,7 @@ static int unknown(const clt_command *c, const common_options *common, const cha
 static int store(const clt_command *c, const clt_option *o, const char *value) {
     if (o->type == CLT_OPT_STR) *(const char **)o->target = value;
     if (o->type == CLT_OPT_LIST) clt_strv_add(o->target, value);
+    if (o->type == CLT_OPT_ENV) setenv(o->target, value, 1);
     if (o->type == CLT_OPT_INT && !clt_parse_i64(value, o->target))
         return clt_options_fail(c, "--%s needs a whole number, not '%s'", o->name, value);
     if (o->type == CLT_OPT_FLOAT && !clt_parse_f64(value, o->target))

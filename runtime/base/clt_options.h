@@ -15,7 +15,9 @@ typedef enum {
     CLT_OPT_INT,   /* target: int64_t *; the last use counts */
     CLT_OPT_FLOAT, /* target: double *; the last use counts */
     CLT_OPT_STR,   /* target: const char **, points into argv; the last use counts */
-    CLT_OPT_LIST   /* target: clt_strv *; each use adds a copy of its value */
+    CLT_OPT_LIST,  /* target: clt_strv *; each use adds a copy of its value */
+    CLT_OPT_ENV    /* target: const char *, an environment variable, which the last use sets for this process
+                      and those that it starts */
 } clt_option_type;
 
 typedef struct {

@@ -67,8 +67,9 @@ void clt_tuned_add(clt_str *b, const clt_tuned *t, const char *key);
  * and *n 0 with CLT_TUNE_OFF. */
 const clt_tuned *clt_ops_tuned(const clt_ops *ops, int *n);
 /* Writes new measurements to tune.csv now instead of at clt_ops_destroy; lines of other processes are kept.
- * true if nothing is new. false: they could not be written, or the device has no cache folder (then without
- * a message, otherwise with a warning); clt_ops_destroy does not try again. */
+ * true if nothing is new, and with CLTRAIN_DISABLE_ROW, whose choices are not kept. false: they could not be
+ * written, or the device has no cache folder (then without a message, otherwise with a warning);
+ * clt_ops_destroy does not try again. */
 bool clt_ops_keep_tuned(clt_ops *ops);
 
 #endif

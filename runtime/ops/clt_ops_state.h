@@ -26,6 +26,8 @@ struct clt_ops {
     int tables;
     clt_variant **special; /* rows with options of a model (clt_variant_pick_for) */
     int specials;
+    clt_strv disabled;     /* the words of CLTRAIN_DISABLE_ROW */
+    int *disabled_rows;    /* by word: number of rows that it leaves out */
     int checked;           /* number of checks that ran (clt_variants_checked) */
     struct clt_tune *tune; /* clt_tune.c; NULL: CLT_TUNE_OFF */
     bool may_stop;         /* clt_ops_let_stop */
@@ -44,6 +46,14 @@ clt_status clt_variant_add_table(clt_ops *ops, const char *op, const char *text)
  * failure. */
 clt_status clt_variant_load_tables(clt_ops *ops);
 void clt_variant_free_tables(clt_ops *ops);
+
+/* CLTRAIN_DISABLE_ROW: reads the list; whether it names a row; CLT_USAGE if one of its words named none so
+ * far. clt_variant_free_disabled releases what was read. */
+void clt_variant_read_disabled(clt_ops *ops);
+bool clt_variant_is_disabled(clt_ops *ops, const clt_variant *v);
+clt_status clt_variant_look_at_disabled(const clt_ops *ops);
+void clt_variant_free_disabled(clt_ops *ops);
+
 /* Appends the words of v->requires that do not hold on this device to `lacking`, which starts empty, each
  * after a space (" a b"). Nothing appended: the row is usable. The caller frees `lacking`. */
 clt_status clt_variant_find_lacking(const clt_ops *ops, const clt_variant *v, clt_str *lacking);

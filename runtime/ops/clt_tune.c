@@ -130,6 +130,7 @@ static bool write_lines(clt_ops *ops) {
 bool clt_ops_keep_tuned(clt_ops *ops) {
     if (!ops->tune || !ops->tune->changed) return true;
     ops->tune->changed = false;
+    if (ops->disabled.n) return true; /* a choice among fewer rows does not hold for later runs */
     return write_lines(ops);
 }
 

@@ -27,6 +27,16 @@ clt_variant *clt_ops_variants(clt_ops *ops, const char *op, int *n) {
     return t ? t->row : NULL;
 }
 
+const char *clt_variant_op(const clt_ops *ops, int i) {
+    return i < ops->tables ? ops->table[i].op : NULL;
+}
+
+const clt_variant *clt_variant_all(const clt_ops *ops, const char *op, int *n) {
+    const clt_variant_table *t = find_table(ops, op);
+    *n = t ? t->rows : 0;
+    return t ? t->row : NULL;
+}
+
 const char *clt_variant_forced(const clt_ops *ops, const char *op) {
     const clt_variant_table *t = find_table(ops, op);
     return t && t->forced >= 0 ? t->row[t->forced].id : NULL;
@@ -42,11 +52,13 @@ static clt_status unknown_op(const clt_ops *ops, const char *op) {
 }
 
 static clt_status cannot_run(const clt_ops *ops, const clt_variant *v) {
-    clt_str lacking;
-    CLT_TRY(clt_variant_find_lacking(ops, v, &lacking));
+    if (v->disabled)
+        return clt_error(CLT_USAGE, "variant %s=%s is both forced and left out by CLTRAIN_DISABLE_ROW", v->op,
+                         v->id);
+    char *lacking = clt_variant_why_not(ops, v);
     clt_status st = clt_error(CLT_USAGE, "variant %s=%s cannot run on this device: it requires %s; unmet:%s",
-                              v->op, v->id, v->requires, lacking.s ? lacking.s : "");
-    clt_str_free(&lacking);
+                              v->op, v->id, v->requires, lacking);
+    clt_free(lacking);
     return st;
 }
 
@@ -166,8 +178,9 @@ static clt_status cannot_do(const clt_ops *ops, const clt_variant_question *q, c
         return clt_error(CLT_FAIL, "%s: the forced variant %s fails its check on %s: %s", q->op, forced->id,
                          name, reason);
     if (!reason)
-        return clt_error(CLT_FAIL, "%s: no kernel variant on %s supports a call%s%s; choose another device",
-                         q->op, name, of, what);
+        return clt_error(CLT_FAIL, "%s: no kernel variant on %s supports a call%s%s; choose another device%s",
+                         q->op, name, of, what,
+                         ops->disabled.n ? ", or let CLTRAIN_DISABLE_ROW leave out less" : "");
     return clt_error(
         CLT_FAIL,
         "%s: no kernel variant gives correct results on %s (last reason: %s); choose another device", q->op,

@@ -18,7 +18,8 @@ typedef struct {
     char op[32], id[48], file[96], body[16], requires[160], params[256];
     char uses[96];     /* FILE of a word uses=FILE in `requires`, whose kernels it launches, too; "": none */
     char options[384]; /* params as " -DMR=8 -DNR=32" */
-    bool usable;       /* its requirements hold on this device */
+    bool usable;       /* its requirements hold on this device, and it is not disabled */
+    bool disabled;     /* CLTRAIN_DISABLE_ROW names it */
     int verdict;       /* 0: not checked yet, 1: passed, -1: failed or does not build */
     bool rehearsed;    /* whether its check was rehearsed (clt_device_rehearse) */
     char reason[512];  /* why it failed */
@@ -30,6 +31,24 @@ long clt_variant_param(const clt_variant *v, const char *name, long fallback);
 /* All rows of an operation's table in its order, without a device (`usable` is not set); the caller frees
  * them (clt_free). Returns their number, 0 for an unknown operation. */
 int clt_variant_rows(const char *op, clt_variant **rows);
+
+/* What a row lacks here, as a text that the caller frees: the words of `requires` that do not hold (" wgmma
+ * tensor_map"), or " not_disabled". NULL: it is usable. */
+char *clt_variant_why_not(const clt_ops *ops, const clt_variant *v);
+
+/* The operations that have a table; NULL for i from their number on. */
+const char *clt_variant_op(const clt_ops *ops, int i);
+/* All rows of an operation: first those that can run here, best first, then the others in the table's order.
+ */
+const clt_variant *clt_variant_all(const clt_ops *ops, const char *op, int *n);
+
+/* For options of programs (clt_options.h). */
+#define CLT_DISABLE_ROW_OPTION                                                                               \
+    {                                                                                                        \
+        "disable-row", 0, CLT_OPT_ENV, "CLTRAIN_DISABLE_ROW", "LIST",                                        \
+            "leave kernel variants out: OP=ID, or a word that they require (wgmma), with * and ?; comma "    \
+            "list"                                                                                           \
+    }
 
 /* The rows of an operation that can run here, best first; *n is 0 only for an unknown operation. */
 clt_variant *clt_ops_variants(clt_ops *ops, const char *op, int *n);

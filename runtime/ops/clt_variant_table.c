@@ -129,12 +129,21 @@ clt_status clt_variant_find_lacking(const clt_ops *ops, const clt_variant *v, cl
     return st;
 }
 
-static clt_status row_is_usable(const clt_ops *ops, const clt_variant *v, bool *usable) {
+static clt_status look_at_row(clt_ops *ops, clt_variant *v) {
     clt_str lacking;
     CLT_TRY(clt_variant_find_lacking(ops, v, &lacking));
-    *usable = lacking.len == 0;
+    v->disabled = clt_variant_is_disabled(ops, v);
+    v->usable = lacking.len == 0 && !v->disabled;
     clt_str_free(&lacking);
     return CLT_OK;
+}
+
+char *clt_variant_why_not(const clt_ops *ops, const clt_variant *v) {
+    clt_str lacking;
+    if (v->usable) return NULL;
+    if (clt_variant_find_lacking(ops, v, &lacking) == CLT_OK && lacking.len) return lacking.s;
+    clt_str_free(&lacking);
+    return clt_strdup(" not_disabled");
 }
 
 /* --- reading --- */
@@ -206,9 +215,9 @@ static clt_status parse_rows(const char *text, clt_variant_table *t) {
     return st;
 }
 
-static clt_status parse_table(const clt_ops *ops, const char *text, clt_variant_table *t) {
+static clt_status parse_table(clt_ops *ops, const char *text, clt_variant_table *t) {
     CLT_TRY(parse_rows(text, t));
-    for (int i = 0; i < t->rows; i++) CLT_TRY(row_is_usable(ops, &t->row[i], &t->row[i].usable));
+    for (int i = 0; i < t->rows; i++) CLT_TRY(look_at_row(ops, &t->row[i]));
     sort_usable_first(t);
     return CLT_OK;
 }
@@ -262,6 +271,7 @@ int clt_variant_rows(const char *op, clt_variant **rows) {
 }
 
 clt_status clt_variant_load_tables(clt_ops *ops) {
+    clt_variant_read_disabled(ops);
     for (int i = 0; i < clt_kernel_file_count(); i++) {
         const char *file = clt_kernel_file_name(i);
         const size_t n = table_name(file);
@@ -281,6 +291,7 @@ clt_status clt_variant_load_tables(clt_ops *ops) {
         /* This check reads all kernels' texts. For the built-in tables a test does it. */
         if (folder) CLT_TRY(clt_variant_params_are_read(&ops->table[ops->tables - 1]));
     }
+    CLT_TRY(clt_variant_look_at_disabled(ops));
     return apply_forced(ops);
 }
 
@@ -289,6 +300,7 @@ void clt_variant_free_tables(clt_ops *ops) {
     clt_free(ops->table);
     for (int i = 0; i < ops->specials; i++) clt_free(ops->special[i]);
     clt_free(ops->special);
+    clt_variant_free_disabled(ops);
     ops->table = NULL;
     ops->special = NULL;
     ops->tables = ops->specials = 0;

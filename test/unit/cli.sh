@@ -33,6 +33,9 @@ expect 2 "needs a value" generate --prompt
 expect 2 "whole number" generate --seed many x
 expect 2 "takes no value" devices --json=1
 expect 2 "configuration" train
+expect 2 "no kernel variant is named by 'gemm=none'" devices --rows --disable-row 'norm=*,gemm=none'
+expect 0 "without not_disabled: cpu, wide" devices --rows --disable-row 'cast=cpu,cast=wide'
+expect 0 '"cast":[{"id":"cpu"' devices --rows --json
 
 for name in $("$c" --help | sed -n '/^Commands/,/^$/s/^  \([a-z]*\) .*/\1/p'); do
     out=$("$c" "$name" --help 2>"$dir/err") || complain "cltrain $name --help fails"

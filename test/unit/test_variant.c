@@ -286,6 +286,67 @@ static void environment_forces(void **state) {
     unsetenv("CLTRAIN_VARIANT");
 }
 
+/* The ids of the rows that can run here, in order, after one space each; to be freed. */
+static char *usable(clt_ops *ops, const char *op) {
+    int n = 0;
+    clt_str b = {0};
+    const clt_variant *v = clt_ops_variants(ops, op, &n);
+    clt_str_add(&b, "");
+    for (int i = 0; i < n; i++) clt_str_addf(&b, " %s", v[i].id);
+    return b.s;
+}
+
+static void environment_leaves_rows_out(void **state) {
+    (void)state;
+    const char *table = "big a/b.cl body work_group>=1,local_mem>=1 -\nwide a/b.cl body work_group>=1 -\n"
+                        "portable a/b.cl body - -\n";
+    const struct {
+        const char *list, *left;
+    } cases[] = {{"fake=wide", " big portable"},
+                 {"f*=*i*", " portable"},
+                 {"local_mem>=?", " wide portable"},
+                 {"fake=big,norm=wide,work_group*", " portable"},
+                 {"norm=wide", " big wide portable"}};
+    for (size_t i = 0; i < CLT_COUNT_OF(cases); i++) {
+        clt_ops *ops = NULL;
+        char *left, *why;
+        /* The table is added later, so the list has one word for a built-in one. */
+        char *list = clt_format("norm=wide,%s", cases[i].list);
+        setenv("CLTRAIN_DISABLE_ROW", "norm=wide", 1);
+        tu_assert_ok(clt_ops_create(vu_dev, NULL, &ops), "one row left out");
+        clt_variant_free_disabled(ops);
+        setenv("CLTRAIN_DISABLE_ROW", list, 1);
+        clt_variant_read_disabled(ops);
+        tu_assert_ok(clt_variant_add_table(ops, "fake", table), "a good table");
+        left = usable(ops, "fake");
+        assert_string_equal(left, cases[i].left);
+        clt_free(left);
+        left = usable(ops, "norm");
+        assert_null(strstr(left, " wide"));
+        assert_non_null(strstr(left, " portable"));
+        clt_free(left);
+        int n;
+        const clt_variant *v = clt_variant_all(ops, "fake", &n);
+        assert_int_equal(n, 3);
+        for (int j = 0; j < n; j++) {
+            why = clt_variant_why_not(ops, &v[j]);
+            assert_true(v[j].usable ? !why : !strcmp(why, " not_disabled"));
+            if (!v[j].usable) {
+                assert_int_equal(clt_variant_force(ops, "fake", v[j].id), CLT_USAGE);
+                vu_assert_says("both forced and left out");
+            }
+            clt_free(why);
+        }
+        clt_free(list);
+        clt_ops_destroy(ops);
+    }
+    clt_ops *ops = NULL;
+    setenv("CLTRAIN_DISABLE_ROW", "norm=wide,norm=best", 1);
+    assert_int_equal(clt_ops_create(vu_dev, NULL, &ops), CLT_USAGE);
+    vu_assert_says("no kernel variant is named by 'norm=best'");
+    unsetenv("CLTRAIN_DISABLE_ROW");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_are_filtered_and_ordered),
@@ -299,6 +360,7 @@ int main(void) {
         cmocka_unit_test(forcing_names_what_there_is),
         cmocka_unit_test(unsupported_calls_are_named),
         cmocka_unit_test(environment_forces),
+        cmocka_unit_test(environment_leaves_rows_out),
     };
     return cmocka_run_group_tests(tests, vu_open, vu_close);
 }

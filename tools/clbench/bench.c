@@ -11,6 +11,7 @@
 #include "runtime/base/clt_philox.h"
 #include "runtime/base/clt_thread.h"
 #include "runtime/ops/ref/clt_ref.h"
+#include "runtime/ops/clt_variant.h"
 
 const char *const bench_anchor_names[BENCH_ANCHORS] = {"openblas", "clblast", "gemm", "copy"};
 
@@ -71,7 +72,7 @@ static int look_at_options(bench *b, const clt_command *c) {
     return take_anchors(b, c);
 }
 
-enum { MOST_OPTIONS = 20 };
+enum { MOST_OPTIONS = 21 };
 
 /* The common options and those of the benchmark; returns their number. suites, types: help texts. */
 static size_t list_options(bench *b, const bench_about *about, const char *suites, const char *types,
@@ -79,6 +80,7 @@ static size_t list_options(bench *b, const bench_about *about, const char *suite
     const clt_option common[] = {
         {"suite", 's', CLT_OPT_STR, &b->suite, "NAME", suites},
         {"device", 'd', CLT_OPT_STR, &b->device, "PATTERN", "part of a platform or device name, or P:D"},
+        CLT_DISABLE_ROW_OPTION,
         {"check", 'c', CLT_OPT_FLAG, &b->check, NULL, "compare every row with the oracle"},
         {"json", 'j', CLT_OPT_STR, &b->json, "FILE", "write the rows as JSON"},
         {"seconds", 't', CLT_OPT_FLOAT, &b->seconds, "S", "time to spend measuring a row (default 0.5)"},

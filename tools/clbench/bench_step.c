@@ -12,6 +12,7 @@
 #include "runtime/base/clt_json.h"
 #include "runtime/base/clt_philox.h"
 #include "runtime/train/engine/clt_engine.h"
+#include "runtime/ops/clt_variant.h"
 
 typedef struct {
     const char *suite, *name;
@@ -441,6 +442,7 @@ int bench_step(int argc, char **argv) {
          "(base and huge), vit-cpu (base, small batches)"},
         {"model", 'm', CLT_OPT_STR, &b.only, "NAME", "only this model of the suite"},
         {"device", 'd', CLT_OPT_STR, &b.device, "PATTERN", "part of a platform or device name, or P:D"},
+        CLT_DISABLE_ROW_OPTION,
         {"precision", 'p', CLT_OPT_STR, &b.precision, "P",
          "fp32 (default), amp_bf16, amp_fp16, exact8, amp_fp8"},
         {"attention-bits", 0, CLT_OPT_INT, &b.attention_bits, "N",

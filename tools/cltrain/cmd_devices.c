@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "tools/cltrain/commands.h"
+#include "tools/cltrain/devices_rows.h"
 #include "runtime/base/clt_json.h"
 #include "runtime/base/clt_options.h"
 #include "runtime/device/clt_device.h"
@@ -17,30 +18,43 @@ static const char *yes(bool b) {
     return b ? "yes" : "no";
 }
 
-/* Opens every device, so that its facts are probed. One that cannot be opened keeps what its driver says. */
-static void probe_all(clt_device_facts *list, int n, bool again) {
-    for (int i = 0; i < n; i++) {
-        char pattern[32];
-        snprintf(pattern, sizeof pattern, "%d:%d", list[i].platform_index, list[i].device_index);
-        clt_device_params p = clt_device_params_default();
-        p.pattern = pattern;
-        p.reprobe = again;
-        clt_device *dev;
-        if (clt_device_open(&p, &dev) != CLT_OK) continue;
-        list[i] = *clt_device_get_facts(dev);
-        clt_device_close(dev);
-    }
+/* A device of the list, and its kernel variants if they were asked for. */
+typedef struct {
+    clt_device_facts facts;
+    clt_device *dev;
+    clt_ops *ops; /* numerics fast; NULL: not asked for, or not opened */
+} shown;
+
+/* Opens a device, so that its facts are probed. One that cannot be opened keeps what its driver says. */
+static clt_status open_device(shown *s, bool again, bool rows) {
+    char pattern[32];
+    snprintf(pattern, sizeof pattern, "%d:%d", s->facts.platform_index, s->facts.device_index);
+    clt_device_params p = clt_device_params_default();
+    p.pattern = pattern;
+    p.reprobe = again;
+    if (clt_device_open(&p, &s->dev) != CLT_OK) return CLT_OK;
+    s->facts = *clt_device_get_facts(s->dev);
+    clt_ops_params o = clt_ops_params_default();
+    o.numerics = CLT_FAST;
+    return rows ? clt_ops_create(s->dev, &o, &s->ops) : CLT_OK;
+}
+
+static void close_device(shown *s) {
+    clt_ops_destroy(s->ops);
+    clt_device_close(s->dev);
 }
 
 /* The index of the device that a run without --device takes, or -1. */
-static int default_device(const clt_device_facts *list, int n) {
+static int default_device(const shown *list, int n) {
     clt_device_params p = clt_device_params_default();
     clt_device *dev;
     int found = -1;
     if (clt_device_open(&p, &dev) != CLT_OK) return -1;
     const clt_device_facts *f = clt_device_get_facts(dev);
     for (int i = 0; i < n; i++)
-        if (list[i].platform_index == f->platform_index && list[i].device_index == f->device_index) found = i;
+        if (list[i].facts.platform_index == f->platform_index &&
+            list[i].facts.device_index == f->device_index)
+            found = i;
     clt_device_close(dev);
     return found;
 }
@@ -87,12 +101,12 @@ static void print_quirks(const clt_device_facts *f, const char *bar) {
     }
 }
 
-static void print_tree(const clt_device_facts *list, int n, int preferred) {
+static void print_tree(const shown *list, int n, int preferred) {
     for (int i = 0; i < n; i++) {
-        const clt_device_facts *f = &list[i];
+        const clt_device_facts *f = &list[i].facts;
         char memory[32], most[32];
-        bool first = i == 0 || list[i - 1].platform_index != f->platform_index;
-        bool last = i + 1 == n || list[i + 1].platform_index != f->platform_index;
+        bool first = i == 0 || list[i - 1].facts.platform_index != f->platform_index;
+        bool last = i + 1 == n || list[i + 1].facts.platform_index != f->platform_index;
         const char *bar = last ? "    " : " |  ";
         if (first) printf("Platform #%d: %s\n", f->platform_index, f->platform);
         printf(" %s Device #%d: %s (%s)%s\n", last ? "`--" : "+--", f->device_index, f->name,
@@ -106,6 +120,7 @@ static void print_tree(const clt_device_facts *list, int n, int preferred) {
                clt_human_bytes((double)f->global_mem, memory), clt_human_bytes((double)f->max_alloc, most));
         print_probed(f, bar);
         print_quirks(f, bar);
+        if (list[i].ops) devices_print_rows(list[i].ops, bar);
     }
 }
 
@@ -119,7 +134,8 @@ static void json_bool(clt_str *b, const char *key, bool value) {
     clt_str_addf(b, "\"%s\":%s,", key, value ? "true" : "false");
 }
 
-static void json_device(clt_str *b, const clt_device_facts *f, bool preferred) {
+static void json_device(clt_str *b, const shown *s, bool preferred) {
+    const clt_device_facts *f = &s->facts;
     clt_str_addf(b, "{\"index\":\"%d:%d\",", f->platform_index, f->device_index);
     json_text(b, "platform", f->platform);
     json_text(b, "name", f->name);
@@ -147,10 +163,15 @@ static void json_device(clt_str *b, const clt_device_facts *f, bool preferred) {
         clt_str_addf(b, "%s\"%s\"", comma, clt_quirk_name(q));
         comma = ",";
     }
-    clt_str_add(b, "]}");
+    clt_str_add(b, "]");
+    if (s->ops) {
+        clt_str_add(b, ",\"rows\":");
+        devices_json_rows(s->ops, b);
+    }
+    clt_str_add(b, "}");
 }
 
-static void print_json(const clt_device_facts *list, int n, int preferred) {
+static void print_json(const shown *list, int n, int preferred) {
     clt_str b = {0};
     clt_str_add(&b, "[");
     for (int i = 0; i < n; i++) {
@@ -162,18 +183,39 @@ static void print_json(const clt_device_facts *list, int n, int preferred) {
     clt_str_free(&b);
 }
 
+static clt_status show(bool json, bool again, bool rows) {
+    clt_device_facts *found;
+    int n;
+    CLT_TRY(clt_device_list(false, &found, &n));
+    shown *list = clt_calloc((size_t)n, sizeof *list);
+    clt_status st = CLT_OK;
+    for (int i = 0; i < n && st == CLT_OK; i++) {
+        list[i].facts = found[i];
+        st = open_device(&list[i], again, rows);
+    }
+    clt_free(found);
+    if (st == CLT_OK) (json ? print_json : print_tree)(list, n, default_device(list, n));
+    for (int i = 0; i < n; i++) close_device(&list[i]);
+    clt_free(list);
+    return st;
+}
+
 int cmd_devices(int argc, char **argv) {
-    bool json = false, again = false;
+    bool json = false, again = false, rows = false;
     const clt_option options[] = {
         {"json", 0, CLT_OPT_FLAG, &json, NULL, "print a JSON list, one object for each device"},
         {"probe", 0, CLT_OPT_FLAG, &again, NULL, "probe again instead of showing the stored facts"},
+        {"rows", 0, CLT_OPT_FLAG, &rows, NULL,
+         "also list which kernel variants each device runs, and what faster ones lack"},
+        CLT_DISABLE_ROW_OPTION,
     };
     const clt_command command = {
         .name = "cltrain devices",
-        .usage = "[--json] [--probe]",
+        .usage = "[--json] [--probe] [--rows]",
         .summary = "Lists OpenCL platforms and devices: what the driver reports, what small programs that "
                    "ran on the device found, known quirks of the driver, and which numerics it runs.",
-        .examples = "  cltrain devices\n  cltrain devices --json\n",
+        .examples =
+            "  cltrain devices\n  cltrain devices --json\n  cltrain devices --rows --disable-row wgmma\n",
         .options = options,
         .n_options = CLT_COUNT_OF(options)};
     clt_strv rest = {0};
@@ -181,19 +223,9 @@ int cmd_devices(int argc, char **argv) {
     if (code < 0 && rest.n > 0) code = clt_options_fail(&command, "'%s' is not expected", rest.v[0]);
     clt_strv_free(&rest);
     if (code >= 0) return code;
-    clt_device_facts *list;
-    int n;
-    clt_status st = clt_device_list(false, &list, &n);
-    if (st != CLT_OK) return clt_status_exit_code(st);
-    probe_all(list, n, again);
-    int preferred = default_device(list, n);
-    if (json)
-        print_json(list, n, preferred);
-    else
-        print_tree(list, n, preferred);
-    char *present = clt_device_unregistered();
+    const clt_status st = show(json, again, rows);
+    char *present = st == CLT_OK ? clt_device_unregistered() : NULL;
     if (present) clt_info("more drivers are present:%s", present);
     clt_free(present);
-    clt_free(list);
-    return 0;
+    return clt_status_exit_code(st);
 }

@@ -3,6 +3,7 @@
 #include "tools/cltrain/commands.h"
 #include "runtime/base/clt_options.h"
 #include "runtime/train/run/clt_inference.h"
+#include "runtime/ops/clt_variant.h"
 #include "tools/cltrain/eval_models.h"
 
 int cmd_eval(int argc, char **argv) {
@@ -11,6 +12,7 @@ int cmd_eval(int argc, char **argv) {
     const clt_option options[] = {
         {"device", 'd', CLT_OPT_STR, &o.device, "PATTERN",
          "part of a platform's or device's name, P:D, or a list with one entry per rank"},
+        CLT_DISABLE_ROW_OPTION,
         {"json", 0, CLT_OPT_FLAG, &o.json, NULL, "print a JSON document per evaluation instead of a table"},
         {"items", 0, CLT_OPT_FLAG, &o.items, NULL,
          "with --json: with tokens and log-probability of every item; one rank only"},

@@ -3,6 +3,7 @@
 #include "tools/cltrain/generate_batch.h"
 #include "tools/cltrain/generate_chat.h"
 #include "runtime/base/clt_options.h"
+#include "runtime/ops/clt_variant.h"
 
 enum { MAX_NEW = 1 << 28, TOGETHER = 8, MOST_TOGETHER = 1024 };
 
@@ -108,6 +109,7 @@ int cmd_generate(int argc, char **argv) {
         {"no-cache", 0, CLT_OPT_FLAG, &p.no_cache, NULL,
          "do not cache keys and values: the same text, slower, with less memory"},
         {"device", 'd', CLT_OPT_STR, &p.device, "PATTERN", "part of a platform's or device's name, or P:D"},
+        CLT_DISABLE_ROW_OPTION,
     };
     const clt_command command = {
         .name = "cltrain generate",

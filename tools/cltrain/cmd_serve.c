@@ -2,6 +2,7 @@
 #include "runtime/base/clt_options.h"
 #include "runtime/base/clt_signal.h"
 #include "runtime/train/run/clt_completion.h"
+#include "runtime/ops/clt_variant.h"
 #include "tools/cltrain/commands.h"
 #include "tools/cltrain/serve_http.h"
 
@@ -59,6 +60,7 @@ int cmd_serve(int argc, char **argv) {
          "tokens of a response at most, each counted with its alternatives (default 1 Mi)"},
         {"connections", 0, CLT_OPT_INT, &o.connections, "N", "open connections at most (default 64)"},
         {"device", 'd', CLT_OPT_STR, &p.device, "PATTERN", "part of a platform's or device's name, or P:D"},
+        CLT_DISABLE_ROW_OPTION,
     };
     const clt_command command = {
         .name = "cltrain serve",

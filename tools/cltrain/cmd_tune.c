@@ -4,6 +4,7 @@
 #include "tools/cltrain/commands.h"
 #include "runtime/base/clt_options.h"
 #include "runtime/train/engine/clt_engine.h"
+#include "runtime/ops/clt_variant.h"
 
 typedef struct {
     clt_config *cfg;
@@ -96,6 +97,7 @@ int cmd_tune(int argc, char **argv) {
     bool again = false, export = false;
     const clt_option options[] = {
         {"device", 'd', CLT_OPT_STR, &device, "PATTERN", "part of a platform's or device's name, or P:D"},
+        CLT_DISABLE_ROW_OPTION,
         {"seconds", 't', CLT_OPT_FLOAT, &seconds, "S", "seconds to spend on measuring (default 60)"},
         {"again", 0, CLT_OPT_FLAG, &again, NULL, "repeat earlier measurements"},
         {"export", 0, CLT_OPT_FLAG, &export, NULL, "print the choices as lines for clkernels/tuned.csv"},

@@ -6,6 +6,7 @@
 #include "runtime/base/clt_json.h"
 #include "runtime/base/clt_options.h"
 #include "runtime/train/config/clt_deepspeed.h"
+#include "runtime/ops/clt_variant.h"
 
 /* Parses "3" or "3:5". */
 static bool parse_steps(const char *text, int64_t *first, int64_t *last) {
@@ -84,6 +85,7 @@ int clt_train_args_read(int argc, char **argv, clt_train_args *out) {
     const clt_option options[] = {
         {"device", 'd', CLT_OPT_STR, &o->device, "PATTERN",
          "part of a platform's or device's name, P:D, or a list with one entry per rank"},
+        CLT_DISABLE_ROW_OPTION,
         {"deepspeed", 0, CLT_OPT_STR, &f.deepspeed, "FILE",
          "merge a DeepSpeed configuration (ds_config.json) into CONFIG.yaml (docs/deepspeed.md)"},
         {"print-config", 0, CLT_OPT_FLAG, &print, NULL,
