@@ -8,8 +8,11 @@
  *   NT, NN  gemm_pack_a (rows of a), then gemm_rows: an item owns some panels of NR columns, for all k
  *   TN      gemm_pack_b (rows of b), then gemm_columns: an item owns some panels of MR columns of a
  *
- *   -DMR=8 -DNV=1|2|3           register tile, NR = 16 * NV; packing transposes two panels of 8 rows at once
- *   -DKC                        steps along k whose B panel (KC * NR) is packed at once: the L1 cache
+ *   -DMR=8|6 -DNV=1|2|3         register tile, NR = 16 * NV; packing transposes two panels at once. 8 x 2 fills
+ *                               16 of 32 registers of 512 bits, 6 x 1 fills 12 of 16 registers of 256 bits
+ *   -DKC                        steps along k whose B panels (KC * NR * PANELS) are packed at once: the L1 cache
+ *   -DPANELS=1|2                neighbouring panels of NR columns that gemm_rows packs at once: more than one
+ *                               line of each row of b
  *   -DROWS                      most rows of one item of gemm_rows, a multiple of MR: its unfinished chains
  *                               and the packed rows of a stay in the L2 cache
  *   -DLA                        floats of local memory for A in gemm_columns: a part of the L2 cache
@@ -19,7 +22,7 @@
  * at the edge of a block is stored unrounded (in `part`) and continued from there. Lanes beyond an edge
  * repeat the values at the edge or are zero, and are never stored; k is never padded.
  *
- * Requires: local memory of (KC + ROWS) * NR and of LA floats, work-groups of one. */
+ * Requires: local memory of (KC + ROWS) * NR * PANELS and of LA floats, work-groups of one. */
 #include "gemm_cpu.clh"
 
 #ifndef MR
@@ -29,9 +32,12 @@
 #define ROWS 512
 #define LA 24576
 #endif
+#ifndef PANELS
+#define PANELS 1
+#endif
 #define NR (16 * NV)
-#if MR != 8
-#error "MR must be 8"
+#if MR != 8 && MR != 6
+#error "MR must be 8 or 6"
 #endif
 
 /* Flags of a launch besides CLT_EP_*: the state of the chains. */
@@ -40,6 +46,17 @@
 #define CLT_B_ROWS 1024u     /* gemm_rows: b is [k,n] (NN), else [n,k] (NT) */
 
 /* --- packing --- */
+
+/* One step of a panel of MR rows: lanes [0, MR) or [MR, 2 MR) of a float16, or MR numbers of a. */
+#if MR == 8
+#define PUT_FIRST(SPACE, to, x) AT8(SPACE, to) = (x).lo
+#define PUT_SECOND(SPACE, to, x) AT8(SPACE, to) = (x).hi
+#define PUT_INPUT(SPACE, to, a) AT8(SPACE, to) = IN8(a)
+#else
+#define PUT_FIRST(SPACE, to, x) (AT4(SPACE, to) = (x).s0123, AT2(SPACE, (to) + 4) = (x).s45)
+#define PUT_SECOND(SPACE, to, x) (AT4(SPACE, to) = (x).s6789, AT2(SPACE, (to) + 4) = (x).sab)
+#define PUT_INPUT(SPACE, to, a) EACH(put, MR) (to)[put] = IN1((a) + put)
+#endif
 
 #define PACK_STEPS 16
 #define ROUND_UP(x, to) (((size_t)(x) + (to) - 1) / (to) * (to))
@@ -60,10 +77,10 @@ __kernel CLT_ONE_ITEM void gemm_pack_a(uint m, uint k, __global const clt_gemm_i
     size_t kk = 0;
     for (; kk + 16 <= steps; kk += 16) {
         float16 r[16];
-        EACH(i, 16) r[i] = IN16(row[i] + kk);
+        EACH(i, 16) r[i] = i < 2 * MR ? IN16(row[min(i, 2 * MR - 1)] + kk) : (float16)(0.0f);
         transpose16(r);
-        EACH(j, 16) AT8(__global, to + (kk + j) * MR) = r[j].lo;
-        if (second) EACH(j, 16) AT8(__global, to2 + (kk + j) * MR) = r[j].hi;
+        EACH(j, 16) PUT_FIRST(__global, to + (kk + j) * MR, r[j]);
+        if (second) EACH(j, 16) PUT_SECOND(__global, to2 + (kk + j) * MR, r[j]);
     }
     for (; kk < steps; kk++)
         for (size_t i = 0; i < MR; i++) {
@@ -130,7 +147,7 @@ static inline void turn_rows(__local float *to, __global const clt_gemm_in *b, s
 static inline void copy_columns(__local float *to, __global const clt_gemm_in *a, size_t lda, size_t width,
                                 size_t rows)
 {
-    const size_t whole = width / (2 * MR) * (2 * MR), even = rows / 2 * 2;
+    const size_t whole = width < 16 ? 0 : (width - 16) / (2 * MR) * (2 * MR) + 2 * MR, even = rows / 2 * 2;
     for (size_t k0 = 0; k0 < even; k0 += PACK_STEPS) {
         const size_t k1 = min(k0 + PACK_STEPS, even);
         for (size_t i = 0; i < whole; i += 2 * MR) {
@@ -140,8 +157,15 @@ static inline void copy_columns(__local float *to, __global const clt_gemm_in *a
                 const float16 x = IN16(at), y = IN16(at + lda);
                 PREFETCH(at + PACK_STEPS * lda, 3);
                 PREFETCH(at + (PACK_STEPS + 1) * lda, 3);
+#if MR == 8
                 AT16(__local, panel + kk * MR) = (float16)(x.lo, y.lo);
                 AT16(__local, panel + (rows + kk) * MR) = (float16)(x.hi, y.hi);
+#else
+                PUT_FIRST(__local, panel + kk * MR, x);
+                PUT_FIRST(__local, panel + (kk + 1) * MR, y);
+                PUT_SECOND(__local, panel + (rows + kk) * MR, x);
+                PUT_SECOND(__local, panel + (rows + kk + 1) * MR, y);
+#endif
             }
         }
     }
@@ -149,7 +173,7 @@ static inline void copy_columns(__local float *to, __global const clt_gemm_in *a
         for (size_t i = kk < even ? whole : 0; i < width; i += MR) {
             __local float *panel = to + i * rows + kk * MR;
             if (i + MR <= width)
-                AT8(__local, panel) = IN8(a + kk * lda + i);
+                PUT_INPUT(__local, panel, a + kk * lda + i);
             else
                 for (size_t j = 0; j < MR; j++) panel[j] = i + j < width ? IN1(a + kk * lda + i + j) : 0.0f;
         }
@@ -231,9 +255,30 @@ static inline void prefetch_block(__global const clt_gemm_in *b, size_t ldb, boo
                                   size_t line, size_t count)
 {
     for (size_t l = line; l < line + count; l++) {
-        const size_t across = b_rows ? l % NV * 16 : l / (KC / 16), along = b_rows ? l / NV : l % (KC / 16) * 16;
+        const size_t across = b_rows ? l % (NV * PANELS) * 16 : l / (KC / 16);
+        const size_t along = b_rows ? l / (NV * PANELS) : l % (KC / 16) * 16;
         PREFETCH(b + (b_rows ? (k0 + along) * ldb + column + across : (column + across) * ldb + k0 + along), 2);
     }
+}
+
+/* `steps` steps of the next PANELS panels of b, of which `left` columns exist. */
+static inline void pack_panels(__local float *to, __global const clt_gemm_in *b, size_t ldb, bool b_rows, size_t left,
+                               size_t steps)
+{
+    if (!b_rows) {
+        for (size_t p = 0; p < PANELS && p * NR < left; p++)
+            turn_rows(to + p * KC * NR, b + p * NR * ldb, ldb, min(left - p * NR, (size_t)NR), steps);
+        return;
+    }
+#if PANELS > 1
+    if (left >= PANELS * NR) {
+        for (size_t kk = 0; kk < steps; kk++, b += ldb, to += NR)
+            EACH(p, PANELS) EACH(j, NV) AT16(__local, to + p * KC * NR + 16 * j) = IN16(b + p * NR + 16 * j);
+        return;
+    }
+#endif
+    for (size_t p = 0; p < PANELS && p * NR < left; p++)
+        copy_rows_local(to + p * KC * NR, b + p * NR, ldb, left - p * NR, steps);
 }
 
 /* Outputs [row0, row0 + rows_each) x `panels_each` panels of NR columns over k steps from packed a. Chains
@@ -245,30 +290,32 @@ gemm_rows(uint m, uint n, uint k, uint panels_each, uint rows_each, __global con
           __global const clt_gemm_in *b, ulong b_off, ulong ldb, __global float *part, ulong part_off, ulong ldpart,
           CLT_EP_ARGS)
 {
-    __local float b_panel[KC * NR], chains[ROWS * NR];
+    __local float b_panels[PANELS * KC * NR], chains[ROWS * NR * PANELS];
     const clt_gemm_ep ep = CLT_EP_INIT;
     const size_t row0 = get_global_id(1) * rows_each, row1 = min(row0 + rows_each, (size_t)m);
     const size_t column0 = get_global_id(0) * panels_each * NR;
     const size_t column1 = min(column0 + panels_each * NR, (size_t)n), m_up = ROUND_UP(m, MR);
-    const size_t tiles = (row1 - row0 + MR - 1) / MR, lines = (KC * NV + tiles - 1) / tiles;
+    const size_t tiles = (row1 - row0 + MR - 1) / MR, lines = (KC * NV * PANELS + tiles - 1) / tiles;
     const bool b_rows = flags & CLT_B_ROWS;
     part += part_off;
     b += b_off;
-    for (size_t column = column0; column < column1; column += NR) {
-        tile_place at = {row0, column, 0, min(column1 - column, (size_t)NR)};
+    for (size_t column = column0; column < column1; column += NR * PANELS) {
         for (size_t k0 = 0; k0 < k; k0 += KC) {
             const size_t steps = min((size_t)k - k0, (size_t)KC);
             const bool ends = k0 + steps == k;
-            if (b_rows)
-                copy_rows_local(b_panel, b + k0 * ldb + column, ldb, at.columns, steps);
-            else
-                turn_rows(b_panel, b + column * ldb + k0, ldb, at.columns, steps);
-            for (at.row = row0; at.row < row1; at.row += MR) {
+            pack_panels(b_panels, b + (b_rows ? k0 * ldb + column : column * ldb + k0), ldb, b_rows,
+                        column1 - column, steps);
+            for (size_t tile = 0; tile < tiles * PANELS; tile++) {
+                const size_t panel = tile % PANELS;
                 float16 acc[MR][NV];
-                __local float *chain = chains + (at.row - row0) * NR;
+                __local float *chain = chains + tile * MR * NR;
+                tile_place at = {row0 + tile / PANELS * MR, column + panel * NR};
+                if (at.column >= column1) continue;
                 at.rows = min(row1 - at.row, (size_t)MR);
-                prefetch_block(b, ldb, b_rows, ends ? column + NR : column, ends ? 0 : k0 + KC,
-                               (at.row - row0) / MR * lines, lines);
+                at.columns = min(column1 - at.column, (size_t)NR);
+                if (panel == 0)
+                    prefetch_block(b, ldb, b_rows, ends ? column + NR * PANELS : column, ends ? 0 : k0 + KC,
+                                   tile / PANELS * lines, lines);
                 if (k0 > 0) {
                     EACH(i, MR) EACH(j, NV) acc[i][j] = AT16(__local, chain + 16 * (i * NV + j));
                 } else if (flags & CLT_CHAIN_FIRST) {
@@ -276,7 +323,7 @@ gemm_rows(uint m, uint n, uint k, uint panels_each, uint rows_each, __global con
                 } else {
                     load_tile(acc, part, ldpart, at);
                 }
-                tile_rows(acc, a_packed + k0 * m_up + at.row * steps, b_panel, steps);
+                tile_rows(acc, a_packed + k0 * m_up + at.row * steps, b_panels + panel * KC * NR, steps);
                 if (!ends) {
                     EACH(i, MR) EACH(j, NV) AT16(__local, chain + 16 * (i * NV + j)) = acc[i][j];
                 } else if (!(flags & CLT_CHAIN_LAST)) {

@@ -64,3 +64,11 @@ uint64_t clt_host_memory_under(const char *root) {
 uint64_t clt_host_memory(void) {
     return clt_host_memory_under("");
 }
+
+int clt_host_vector_bits(void) {
+#if defined(__x86_64__)
+    return __builtin_cpu_supports("avx512f") ? 512 : __builtin_cpu_supports("avx") ? 256 : 128;
+#else
+    return 128;
+#endif
+}

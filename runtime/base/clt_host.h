@@ -1,4 +1,4 @@
-/* clt_host: how much of the host's memory this process may use. */
+/* clt_host: how much of the host's memory this process may use, and how wide its processor computes. */
 #ifndef CLT_HOST_H
 #define CLT_HOST_H
 
@@ -10,5 +10,9 @@ uint64_t clt_host_memory(void);
 /* For tests: clt_host_memory with the control group's files read below ROOT/proc and ROOT/sys. The physical
  * memory is still the host's. */
 uint64_t clt_host_memory_under(const char *root);
+
+/* Bits of the processor's widest floating-point registers that system and compilers use: 512 (AVX-512), 256
+ * (AVX), 128. */
+int clt_host_vector_bits(void);
 
 #endif

@@ -167,6 +167,8 @@ static clt_status open_found(const clt_found *f, const clt_device_params *p, int
     clt_debug("%s has a context and a queue", dev->facts.name);
     if (st == CLT_OK) create_helpers(dev, p, sharing);
     if (st == CLT_OK) st = clt_probe(dev);
+    const long most = clt_env_long(CLT_ENV_LOCAL_MEM, 0);
+    if (most > 0) dev->facts.local_mem = CLT_MIN(dev->facts.local_mem, (uint64_t)most);
     if (st == CLT_OK && p->need_exact && !dev->facts.exact)
         st = clt_error(CLT_NO_DEVICE,
                        "%s cannot run numerics: exact: %s; choose another --device, or set numerics: fast",

@@ -25,6 +25,14 @@ static clt_kernel *add_kernel(clt_device *dev, const char *name, clt_hash128 key
     return k;
 }
 
+/* A device that is treated as a smaller one refuses what that one would refuse. */
+static bool has_local_memory(const clt_device *dev, cl_kernel kernel) {
+    cl_ulong bytes = 0;
+    if (clt_env_long(CLT_ENV_LOCAL_MEM, 0) <= 0) return true;
+    clGetKernelWorkGroupInfo(kernel, dev->device, CL_KERNEL_LOCAL_MEM_SIZE, sizeof bytes, &bytes, NULL);
+    return bytes <= dev->facts.local_mem;
+}
+
 /* *k: NULL, or a kernel that has only been rehearsed. */
 static clt_status create_kernel(clt_device *dev, cl_program program, const char *what, const char *name,
                                 clt_hash128 key, bool quiet, clt_kernel **k) {
@@ -35,6 +43,13 @@ static clt_status create_kernel(clt_device *dev, cl_program program, const char 
     if (e != CL_SUCCESS)
         return clt_error(CLT_FAIL, "%s has no kernel '%s' on %s: %s", what, name, dev->facts.name,
                          clt_cl_name(e));
+    if (!has_local_memory(dev, kernel)) {
+        clReleaseKernel(kernel);
+        return quiet
+                   ? CLT_FAIL
+                   : clt_error(CLT_FAIL, "%s: kernel %s needs more than the %llu bytes of CLTRAIN_LOCAL_MEM",
+                               what, name, (unsigned long long)dev->facts.local_mem);
+    }
     if (!*k) *k = add_kernel(dev, name, key);
     (*k)->kernel = kernel;
     clGetKernelInfo(kernel, CL_KERNEL_NUM_ARGS, sizeof(*k)->args, &(*k)->args, NULL);

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "runtime/base/clt_host.h"
 #include "runtime/base/clt_philox.h"
 #include "runtime/device/clt_probe.h"
 
@@ -17,6 +18,10 @@ static bool says_subgroups(const clt_device *dev) {
 
 static bool is_gpu(const clt_device *dev) {
     return dev->facts.type == CLT_DEVICE_GPU;
+}
+
+static bool is_cpu(const clt_device *dev) {
+    return dev->facts.type == CLT_DEVICE_CPU;
 }
 
 static bool takes_inline_asm(const clt_device *dev) {
@@ -87,6 +92,16 @@ static double check_tile16(const clt_probe_answer *a, clt_device_facts *f) {
         if (out[i] != (float)sum) return 0;
     }
     return out[256] == 32 || out[256] == 64 ? out[256] : 0;
+}
+
+/* Compilers that do not say what they compile for take the processor that they run on. */
+static double check_vector_bits(const clt_probe_answer *a, clt_device_facts *f) {
+    (void)f;
+    const uint32_t *out = a->out, bits = out[0];
+    for (uint32_t i = 1; i < 64; i++)
+        if (out[i] != bits + i) return 0;
+    if (bits == 0) return clt_host_vector_bits();
+    return bits == 128 || bits == 256 || bits == 512 ? bits : 0;
 }
 
 /* --- arithmetic --- */
@@ -201,6 +216,11 @@ const clt_probe_row clt_probe_rows[] = {
      .applies = is_gpu,
      .out = 16 * 16 + 1,
      .check = check_tile16},
+    {.fact = CLT_FACT_vector_bits,
+     .file = "probe/vector_bits.cl",
+     .options = {CL12},
+     .applies = is_cpu,
+     .check = check_vector_bits},
     {.fact = CLT_FACT_local_mem, .file = "probe/local_mem.cl", .ask = clt_probe_local_mem},
     {.fact = CLT_FACT_copy_gbps, .ask = clt_probe_copy},
 };

@@ -22,7 +22,7 @@ enum {
 };
 
 typedef struct {
-    int64_t mr, nr, kc, rows, la;
+    int64_t mr, nr, panels, kc, rows, la; /* panels: of b that an item packs at once */
     int64_t units;
     clt_kernel *pack, *main;
     clt_buffer *packed;
@@ -66,6 +66,7 @@ static clt_status get_kernels(clt_ops *ops, const clt_variant *v, const clt_gemm
     char options[512];
     plan->mr = clt_variant_param(v, "MR", 8);
     plan->nr = 16 * clt_variant_param(v, "NV", 2);
+    plan->panels = clt_variant_param(v, "PANELS", 1);
     plan->kc = clt_variant_param(v, "KC", 256);
     plan->rows = clt_variant_param(v, "ROWS", 512);
     plan->la = clt_variant_param(v, "LA", 24576);
@@ -88,7 +89,7 @@ static clt_status run_rows_block(const clt_gemm_params *p, const cpu_plan *plan,
     int64_t parts = CLT_CEIL_DIV(rows, plan->rows);
     if (panels * parts < want) parts = CLT_MIN(CLT_CEIL_DIV(want, panels), CLT_CEIL_DIV(rows, 4 * plan->mr));
     const int64_t rows_each = CLT_ROUND_UP(CLT_CEIL_DIV(rows, parts), plan->mr);
-    const int64_t panels_each = CLT_MAX(panels * parts / (want * 4), 1);
+    const int64_t panels_each = CLT_ROUND_UP(CLT_MAX(panels * parts / (want * 4), 1), plan->panels);
     const int64_t b_at = p->form == CLT_GEMM_NN ? k0 * p->b.ld : k0;
     uint32_t flags = clt_gemm_flags(p) | (k0 == 0 ? CHAIN_FIRST : 0) | (k0 + k == p->k ? CHAIN_LAST : 0) |
                      (p->form == CLT_GEMM_NN ? B_ROWS : 0);

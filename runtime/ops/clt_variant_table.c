@@ -98,6 +98,7 @@ static int requirement_holds(const clt_ops *ops, const char *word) {
     if (!strncmp(word, "lib=", 4)) return has_library(word + 4);
     if (!strncmp(word, "uses=", 5)) return 1;
     if (!strncmp(word, "local_mem>=", 11) && clt_parse_i64(word + 11, &n)) return f->local_mem >= (uint64_t)n;
+    if (!strncmp(word, "vector_bits>=", 13) && clt_parse_i64(word + 13, &n)) return f->vector_bits >= n;
     if (!strncmp(word, "work_group>=", 12) && clt_parse_i64(word + 12, &n)) return f->max_work_group >= n;
     return -1;
 }

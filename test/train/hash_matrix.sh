@@ -2,7 +2,7 @@
 # Bit-identity of exact numerics: losses, gradient norms and hashes of weights and optimizer state after 12 steps (8 of a
 # larger model, 20 in 8-bit floating point) do not depend on ranks, devices, drivers, threads, transport, microbatch,
 # recomputation, or on being stopped and resumed.
-#   test/train/hash_matrix.sh [PART ...]   only these parts: ranks mixed microbatch drivers transport recompute resume
+#   test/train/hash_matrix.sh [PART ...]   only these parts: ranks mixed microbatch drivers least transport recompute resume
 #                                          evaluation plain stages eight fp8 vit store oclgrind; under a sanitizer only a few
 #                                          of them
 #   TEST_COMPLETE=1   all pairs of settings, 20 steps, 12 of the larger model (test/long/hash_matrix.sh); otherwise each
@@ -11,7 +11,7 @@
 # at leisure: it compares bits, and no clock
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 pocl=pocl
-parts="ranks mixed microbatch drivers transport recompute resume evaluation plain stages eight fp8 vit store oclgrind"
+parts="ranks mixed microbatch drivers least transport recompute resume evaluation plain stages eight fp8 vit store oclgrind"
 [ -z "${TEST_SANITIZER:-}" ] || parts="microbatch transport recompute evaluation"
 parts=" ${*:-$parts} "
 intel=$(has_platform intel && echo yes)
@@ -104,7 +104,14 @@ microbatch() {
 drivers() {
     POCL_MAX_PTHREAD_COUNT=1 compare "PoCL on one thread" $pocl 1
     POCL_DEVICES=basic compare "PoCL's basic driver" $pocl 1
+    POCL_KERNELLIB_NAME=avx2 compare "PoCL for AVX2" $pocl 1
     [ -n "$intel" ] && compare "Intel's runtime" intel 1
+}
+
+# The least that OpenCL allows: the rows for GPUs that require nothing.
+least() {
+    CLTRAIN_DEVICE_TYPE=gpu CLTRAIN_LOCAL_MEM=16384 POCL_MAX_WORK_GROUP_SIZE=64 \
+        compare "16 KiB of local memory, work-groups of 64" $pocl 1
 }
 
 transport() {
@@ -376,7 +383,7 @@ wants() { [[ $parts == *" $1 "* ]]; }
 oclgrind=$!
 make_reference options
 sensitive
-for part in ranks mixed microbatch drivers transport recompute resume evaluation plain stages eight fp8 vit store; do
+for part in ranks mixed microbatch drivers least transport recompute resume evaluation plain stages eight fp8 vit store; do
     wants $part && $part
 done
 wait $oclgrind || failed=1

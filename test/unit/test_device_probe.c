@@ -105,6 +105,9 @@ static void answer_subgroups(const uint32_t *in, uint32_t *out) {
     (void)in;
     for (int i = 0; i < 64; i++) out[i] = 16;
 }
+static void answer_vector_bits(const uint32_t *in, uint32_t *out) {
+    for (int i = 0; i < 64; i++) out[i] = in[i] + 256;
+}
 static void answer_block_reads(const uint32_t *in, uint32_t *out) {
     for (int s = 0; s < 4; s++) {
         uint16_t half_word[32]; /* of the block, as it lies in memory */
@@ -160,6 +163,7 @@ static const struct {
     {CLT_FACT_half_arithmetic, answer_half, 1, 64, 64, 1},
     {CLT_FACT_fp64, answer_same, 1, 64, 64, 1},
     {CLT_FACT_subgroup_size, answer_subgroups, 16, 64, 64, 1},
+    {CLT_FACT_vector_bits, answer_vector_bits, 256, 64, 64, 1},
     {CLT_FACT_block_reads, answer_block_reads, 1, 64, 64, 1},
     {CLT_FACT_inline_ptx, answer_same, 1, 64, 64, 1},
     {CLT_FACT_mma_bf16, answer_mma, 1, 64, 16 * 8, 1},

@@ -60,23 +60,26 @@ static double rate_of(const char *type) {
     return rate;
 }
 
-bool anchor_openblas_load(int threads) {
+bool anchor_openblas_load(const clt_device_facts *f) {
     /* Its threads spin for 2^26 cycles after a call, on the cores that our kernel is measured on next; 2^4 is
      * the minimum. */
     setenv("OPENBLAS_THREAD_TIMEOUT", "4", 1);
-    static const char *const types[] = {"Haswell", "SkylakeX", "Cooperlake", "Zen"};
+    static const struct {
+        const char *name;
+        uint32_t bits; /* of its registers */
+    } types[] = {{"Haswell", 256}, {"Zen", 256}, {"SkylakeX", 512}, {"Cooperlake", 512}};
     /* The caller's environment may name a core type for another processor, so it is ignored. */
     const char *best = NULL;
     double most = 0;
     for (size_t i = 0; i < CLT_COUNT_OF(types); i++) {
-        const double rate = rate_of(types[i]);
-        if (rate > most * 1.02) best = types[i], most = rate;
+        const double rate = !f->vector_bits || types[i].bits <= f->vector_bits ? rate_of(types[i].name) : 0;
+        if (rate > most * 1.02) best = types[i].name, most = rate;
     }
     if (best)
         setenv("OPENBLAS_CORETYPE", best, 1);
     else
         unsetenv("OPENBLAS_CORETYPE");
-    return load(threads);
+    return load((int)f->compute_units);
 }
 
 const char *anchor_openblas_core(void) {

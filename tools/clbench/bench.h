@@ -96,8 +96,9 @@ typedef struct {
     int64_t m, n, k, lda, ldb, ldc;
     float beta;
 } anchor_shape;
-/* Loads OpenBLAS with the core type that is fastest here, for `threads` threads. false: not installed. */
-bool anchor_openblas_load(int threads);
+/* Loads OpenBLAS with the core type that is fastest on a CPU device with these facts: as many threads as it
+ * has compute units, registers no wider than its programs'. false: not installed. */
+bool anchor_openblas_load(const clt_device_facts *f);
 const char *anchor_openblas_core(void); /* its name, for the report */
 void anchor_openblas(const anchor_shape *s, const float *a, const float *b, float *c);
 /* The hidden subcommand that measures a core type: prints GFLOP/s. */

@@ -373,8 +373,8 @@ static void load_anchors(bench *b, bool *with) {
             printf("anchor   %s supports fp32 tensors only; skipped\n", b->anchors.v[i]);
             continue;
         }
-        const bool there = openblas ? anchor_openblas_load((int)clt_device_get_facts(b->dev)->compute_units)
-                                    : clt_clblast_available();
+        const bool there =
+            openblas ? anchor_openblas_load(clt_device_get_facts(b->dev)) : clt_clblast_available();
         with[openblas ? OPENBLAS : CLBLAST] = there;
         if (!there)
             printf("anchor   %s is not installed (%s); skipped\n", b->anchors.v[i],

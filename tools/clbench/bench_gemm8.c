@@ -361,7 +361,7 @@ static bool wants_openblas(const bench *b) {
     bool wanted = false;
     for (size_t i = 0; i < b->anchors.n; i++) wanted = wanted || !strcmp(b->anchors.v[i], "openblas");
     if (!wanted || b->type != CLT_F32) return false;
-    if (!anchor_openblas_load((int)clt_device_get_facts(b->dev)->compute_units)) {
+    if (!anchor_openblas_load(clt_device_get_facts(b->dev))) {
         printf("anchor   openblas is not installed (libopenblas.so.0); skipped\n");
         return false;
     }

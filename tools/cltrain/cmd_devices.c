@@ -72,6 +72,7 @@ static void print_probed(const clt_device_facts *f, const char *bar) {
            yes(f->half_arithmetic), yes(f->fp64), f->exact_div ? "exact" : "not exact",
            f->exact_sqrt ? "exact" : "not exact", f->exact_fma ? "exact" : "not exact",
            f->denormals ? "kept" : "flushed");
+    if (f->vector_bits) printf("%s      registers     %u bits\n", bar, f->vector_bits);
     const char *ptx = f->tile16_wave == 64 ? ", MFMA"
                       : f->tile16_wave     ? ", WMMA"
                       : !f->inline_ptx     ? ""
