@@ -7,6 +7,7 @@
  *            compile for the processor that they run on.
  * Wrong      Other numbers.
  * Sets       vector_bits */
+#pragma OPENCL FP_CONTRACT OFF
 #if defined(__AVX512F__)
 #define BITS 512u
 #elif defined(__AVX__)
