@@ -25,6 +25,7 @@
 #define TYPE 1
 #endif
 #include "attention_delta.clh"
+#include "attention_pairs.clh"
 #include "attention_tile16.clh"
 
 #define SPAN 32             /* other rows of a block */
@@ -70,38 +71,7 @@
 #define ADD_UP(acc, turned, column)                                                                          \
     CLT_EACH(t, TILES) acc[t] = CLT_TILE16(TYPE, clt_frag_load((turned) + 16 * t * TURNED, TURNED, lane), column, acc[t]);
 
-/* --- a pair --- */
-
-#if DROPOUT
-#define DROP(p, dp, i, j)                                                                                    \
-    {                                                                                                        \
-        const float factor_ = FACTOR(b, h, i, j);                                                            \
-        dp = dp * factor_;                                                                                   \
-        p = factor_ != 0.0f ? p : 0.0f;                                                                      \
-    }
-#else
-#define DROP(p, dp, i, j)
-#endif
-#if SOFTCAP
-#define CAP(ds, t) ds = ds * fma(-t, t, 1.0f)
-#else
-#define CAP(ds, t)
-#endif
-/* From a raw product s and a raw dp to p and to ds without the scale, in place; 0 if the pair does not exist.
- */
-#define PAIR(s, dp, i, j, lse_i, delta_i)                                                                    \
-    {                                                                                                        \
-        float t_, y_ = scored(s, scale, softcap, slope, (int)(j) - (int)(i), &t_);                           \
-        const bool on_ = (j) < attention_end(i, seq, window) && (j) >= attention_first(i, window) &&         \
-                         (i) < seq && SAME_SEQUENCE(i, j);                                                   \
-        const float w_ = native_exp2((y_ - (lse_i)) * LOG2E);                                                \
-        float p_ = w_, dp_ = dp;                                                                             \
-        if (on_) DROP(p_, dp_, i, j)                                                                         \
-        dp_ = w_ * (dp_ - (delta_i));                                                                        \
-        CAP(dp_, t_);                                                                                        \
-        s = on_ ? p_ : 0.0f;                                                                                 \
-        dp = on_ ? dp_ : 0.0f;                                                                               \
-    }
+/* --- after the products --- */
 
 typedef CLT_PASTE(ushort, CLT_ACC) bits_of_acc;
 static inline bits_of_acc rounded(clt_acc x, float unit)
@@ -195,7 +165,7 @@ attention_backward_q(BACKWARD_ARGS, __global ELEM *dq, ulong dq_off, uint lddq)
             CLT_EACH(r, CLT_ACC)
             {
                 const size_t j = from + CLT_ACC_ROW(lane, r);
-                PAIR(s[r], dp[r], i, j, lse_i, delta_i)
+                PAIR(s[r], dp[r], i, j, lse_i, delta_i, false, native_exp2)
             }
             unit = unit_for(dp, unit, acc, lane);
             ADD_UP(acc, k_turned + 16 * x, clt_frag_of_acc(rounded(dp, unit), lane))
@@ -251,7 +221,7 @@ attention_backward_kv(BACKWARD_ARGS, __global ELEM *dk, ulong dk_off, uint lddk,
                 {
                     const int row = 16 * x + CLT_ACC_ROW(lane, r);
                     const size_t i = i0 + row;
-                    PAIR(s[r], dp[r], i, j, lse_tile[row], delta_tile[row])
+                    PAIR(s[r], dp[r], i, j, lse_tile[row], delta_tile[row], false, native_exp2)
                 }
                 ADD_UP(acc_v, dout_turned + 16 * x, clt_frag_of_acc(rounded(s, (float)(1 << SHIFT)), lane))
                 unit = unit_for(dp, unit, acc_k, lane);

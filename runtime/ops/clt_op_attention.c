@@ -233,9 +233,24 @@ void clt_attention_cpu_options(const clt_ops *ops, const params *p, char out[CLT
     snprintf(out + n, CLT_ATTENTION_OPTIONS - n, " -DSPLIT=%d", split_backward(ops, p));
 }
 
+static bool is_aligned(clt_tensor t, int64_t to) {
+    return t.ld % to == 0 && (int64_t)t.ref.off % to == 0;
+}
+
+static bool are_aligned(const params *p, int64_t to) {
+    return to <= 1 || (p->head_dim % to == 0 && is_aligned(p->q, to) && is_aligned(p->k, to) &&
+                       is_aligned(p->v, to) && is_aligned(p->o, to));
+}
+
+static bool gradients_are_aligned(const grad_params *g, int64_t to) {
+    return to <= 1 || (is_aligned(g->dout, to) && is_aligned(g->dq, to) && is_aligned(g->dk, to) &&
+                       is_aligned(g->dv, to));
+}
+
 /* What a row's params say. */
 static bool row_takes(const clt_variant *v, const params *p) {
-    return (clt_variant_param(v, "MASKS", ALL_MASKS) >> p->mask & 1) &&
+    return are_aligned(p, clt_variant_param(v, "ALIGN", 1)) &&
+           (clt_variant_param(v, "MASKS", ALL_MASKS) >> p->mask & 1) &&
            clt_dtype_in(p->q.type, (uint32_t)clt_variant_param(v, "TYPES", CLT_DTYPE_PLAIN)) &&
            p->head_dim >= clt_variant_param(v, "MIN_D", 1) &&
            p->head_dim <= clt_variant_param(v, "MAX_D", INT32_MAX);
@@ -248,7 +263,8 @@ bool clt_attention_takes_forward(const clt_variant *v, const params *p) {
 
 bool clt_attention_takes_backward(const clt_variant *v, const grad_params *g) {
     const clt_attention_body *body = body_of(v);
-    return row_takes(v, &g->fwd) && !(body && body->takes_backward && !body->takes_backward(v, g));
+    return row_takes(v, &g->fwd) && gradients_are_aligned(g, clt_variant_param(v, "ALIGN", 1)) &&
+           !(body && body->takes_backward && !body->takes_backward(v, g));
 }
 
 static bool takes_forward(const clt_variant *v, const void *call) {

@@ -7,4 +7,6 @@ for name in test_attention test_attention8 test_gemm; do
     TEST_COMPLETE=1 "$BUILD/test/ops/$name" >"$log" 2>&1
     report "$name complete" $?
 done
+TEST_COMPLETE=1 bash test/ops/emulated_warps.sh >"$log" 2>&1
+report "emulated warps, large cases" $?
 finish
