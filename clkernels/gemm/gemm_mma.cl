@@ -27,11 +27,6 @@
 #ifndef SLICES
 #define SLICES 0
 #endif
-#if IN_TYPE == 2
-#define MMA_TYPE "f16"
-#else
-#define MMA_TYPE "bf16"
-#endif
 
 #define BK 32
 
@@ -44,21 +39,14 @@
 #define UNIT_AT(e, along_k) ((along_k) ? (e)&3 : (e)&15)
 #define BYTE_ACROSS(row, unit) ((row) * 256 + (((unit) ^ ((row)&7)) << 4))
 
-#define MMA(d, a, b0, b1)                                                                                    \
-    __asm__ volatile("mma.sync.aligned.m16n8k16.row.col.f32." MMA_TYPE "." MMA_TYPE                          \
-                     ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"                            \
-                     : "+f"((d)[0]), "+f"((d)[1]), "+f"((d)[2]), "+f"((d)[3])                                \
-                     : "r"((a)[0]), "r"((a)[1]), "r"((a)[2]), "r"((a)[3]), "r"(b0), "r"(b1))
-
 /* One unit of the tile at row r0 (of m or n; of k if rows of the tile run across k), place c0; elements
  * beyond the limits become zeros. */
-static inline void copy_unit(uint to, __global const ushort *src, ulong ld, uint row, uint rows, uint column,
-                             uint columns)
-{
-    const int left = row < rows ? (int)columns - (int)column : 0;
-    const uint bytes = left >= 8 ? 16u : left > 0 ? (uint)left * 2u : 0u;
-    COPY(to, (ulong)(src + (bytes ? row * ld + column : 0)), bytes);
-}
+#define COPY_UNIT(to, src, ld, row, rows, column, columns)                                                   \
+    {                                                                                                        \
+        const int left = (row) < (rows) ? (int)(columns) - (int)(column) : 0;                                \
+        const uint bytes = left >= 8 ? 16u : left > 0 ? (uint)left * 2u : 0u;                                \
+        CLT_COPY_UNIT(to, (src) + (bytes ? (row) * (ld) + (column) : 0), bytes);                             \
+    }
 
 /* Both tiles of the step at k0 (below k_end) into one stage. */
 #define COPY_TILE(base, src, ld, along_k, first, limit)                                                      \
@@ -66,9 +54,9 @@ static inline void copy_unit(uint to, __global const ushort *src, ulong ld, uint
     {                                                                                                        \
         const uint e = lid + f * WG, row = UNIT_ROW(e, along_k), unit = UNIT_AT(e, along_k);                 \
         if (along_k)                                                                                         \
-            copy_unit(base + BYTE_ALONG_K(row, unit), src, ld, first + row, limit, k0 + unit * 8, k_end);    \
+            COPY_UNIT(base + BYTE_ALONG_K(row, unit), src, ld, (first) + row, limit, k0 + unit * 8, k_end)   \
         else                                                                                                 \
-            copy_unit(base + BYTE_ACROSS(row, unit), src, ld, k0 + row, k_end, first + unit * 8, limit);     \
+            COPY_UNIT(base + BYTE_ACROSS(row, unit), src, ld, k0 + row, k_end, (first) + unit * 8, limit)    \
     }
 
 /* Step s of k, if there is one, into the stage at `to`. */
@@ -87,18 +75,16 @@ static inline void copy_unit(uint to, __global const ushort *src, ulong ld, uint
     EACH(i, 4)                                                                                               \
     {                                                                                                        \
         if (A_ALONG_K)                                                                                       \
-            LDMATRIX(av[i], (at) + BYTE_ALONG_K(a_row + i * 16, (kk)*2 + lane / 16), "");                    \
+            CLT_LDMATRIX(av[i], (at) + BYTE_ALONG_K(a_row + i * 16, (kk)*2 + lane / 16));                    \
         else                                                                                                 \
-            LDMATRIX(av[i], (at) + BYTE_ACROSS(a_row + (kk)*16, warp_m * 8 + i * 2 + lane / 8 % 2),          \
-                     ".trans");                                                                              \
+            CLT_LDMATRIX_TURNED(av[i], (at) + BYTE_ACROSS(a_row + (kk)*16, warp_m * 8 + i * 2 + lane / 8 % 2)); \
     }                                                                                                        \
     EACH(j, 2)                                                                                               \
     {                                                                                                        \
         if (B_ALONG_K)                                                                                       \
-            LDMATRIX(bv[j], (at) + TILE + BYTE_ALONG_K(b_row + j * 16, (kk)*2 + lane / 8 % 2), "");          \
+            CLT_LDMATRIX(bv[j], (at) + TILE + BYTE_ALONG_K(b_row + j * 16, (kk)*2 + lane / 8 % 2));          \
         else                                                                                                 \
-            LDMATRIX(bv[j], (at) + TILE + BYTE_ACROSS(b_row + (kk)*16, warp_n * 4 + j * 2 + lane / 16),      \
-                     ".trans");                                                                              \
+            CLT_LDMATRIX_TURNED(bv[j], (at) + TILE + BYTE_ACROSS(b_row + (kk)*16, warp_n * 4 + j * 2 + lane / 16)); \
     }
 /* acc += the products of the step in the stage at `at`. */
 #define MULTIPLY_STEP(acc, at)                                                                               \
@@ -106,7 +92,8 @@ static inline void copy_unit(uint to, __global const ushort *src, ulong ld, uint
     {                                                                                                        \
         uint av[4][4], bv[2][4];                                                                             \
         LOAD_FRAGMENTS(av, bv, at, kk)                                                                       \
-        EACH(i, 4) EACH(j, 4) MMA(acc[i][j], av[i], bv[j / 2][j % 2 * 2], bv[j / 2][j % 2 * 2 + 1]);         \
+        EACH(i, 4) EACH(j, 4)                                                                                \
+        CLT_MMA(IN_TYPE, acc[i][j], av[i], bv[j / 2][j % 2 * 2], bv[j / 2][j % 2 * 2 + 1]);                  \
     }
 
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void
@@ -114,7 +101,7 @@ gemm(uint m, uint n, uint k, uint k_group, __global const ushort *a, ulong a_off
      __global const ushort *b, ulong b_off, ulong ldb, CLT_EP_ARGS)
 {
     __local float4 local_memory[STAGES * STAGE / 16] __attribute__((aligned(128)));
-    const uint base = (uint)(ulong)local_memory;
+    CLT_MMA_LOCAL(local_memory, WG)
     const uint lid = (uint)get_local_id(0), lane = lid % 32, warp_m = lid / 128, warp_n = lid / 32 % 4;
     const uint2 first = first_output();
     const uint m0 = first.x, n0 = first.y;
@@ -131,7 +118,7 @@ gemm(uint m, uint n, uint k, uint k_group, __global const ushort *a, ulong a_off
     float acc[4][4][4];
     EACH(i, 4) EACH(j, 4) EACH(t, 4) acc[i][j][t] = 0.0f;
     const uint steps = (k_end + BK - 1) / BK;
-    EACH(s, STAGES - 1) COPY_STEP(base + s * STAGE, s)
+    EACH(s, STAGES - 1) COPY_STEP(s * STAGE, s)
     /* The address of this lane's row for ldmatrix: 8 lanes for each of 4 matrices of 8 x 8. */
     const uint a_row = A_ALONG_K ? warp_m * 64 + lane % 16 : lane % 8 + lane / 16 * 8;
     const uint b_row = B_ALONG_K ? warp_n * 32 + lane % 8 + lane / 16 * 8 : lane % 16;
@@ -139,8 +126,8 @@ gemm(uint m, uint n, uint k, uint k_group, __global const ushort *a, ulong a_off
     for (uint s = 0; s < steps; s++) {
         CLT_COPY_WAIT(1);
         barrier(CLK_LOCAL_MEM_FENCE);
-        const uint at = base + stage * STAGE;
-        COPY_STEP(base + filled * STAGE, s + STAGES - 1)
+        const uint at = stage * STAGE;
+        COPY_STEP(filled * STAGE, s + STAGES - 1)
         MULTIPLY_STEP(acc, at)
         stage = stage == STAGES - 1 ? 0 : stage + 1;
         filled = filled == STAGES - 1 ? 0 : filled + 1;

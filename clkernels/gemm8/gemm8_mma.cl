@@ -17,19 +17,13 @@
 #define BK 64
 #define STEPS (BLOCK / BK) /* of a block */
 
-#define MMA(d, a, b0, b1)                                                                                    \
-    __asm__ volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "        \
-                     "{%8,%9}, {%0,%1,%2,%3};"                                                               \
-                     : "+r"((d)[0]), "+r"((d)[1]), "+r"((d)[2]), "+r"((d)[3])                                \
-                     : "r"((a)[0]), "r"((a)[1]), "r"((a)[2]), "r"((a)[3]), "r"(b0), "r"(b1))
-
 /* A tile of step s: rows `first` ... ; those from `limit` on become zeros. */
 #define COPY_TILE(base, src, ld, first, limit, s)                                                            \
     EACH(f, UNITS)                                                                                           \
     {                                                                                                        \
         const uint e = lid + f * WG, in_tile = e / 4, at = (first) + in_tile, bytes = at < (limit) ? 16u : 0u; \
-        COPY((base) + BYTE_ALONG_K(in_tile, e % 4), (ulong)((src) + (bytes ? at * (ld) + (s)*BK + e % 4 * 16 : 0)), \
-             bytes);                                                                                         \
+        CLT_COPY_UNIT((base) + BYTE_ALONG_K(in_tile, e % 4),                                                 \
+                      (src) + (bytes ? at * (ld) + (s)*BK + e % 4 * 16 : 0), bytes);                         \
     }
 
 /* Step s of k, if the chain has it, into the stage at `to`. */
@@ -47,9 +41,9 @@
     EACH(kk, 2)                                                                                              \
     {                                                                                                        \
         uint av[4][4], bv[2][4];                                                                             \
-        EACH(i, 4) LDMATRIX(av[i], (at) + BYTE_ALONG_K(a_row + i * 16, kk * 2 + lane / 16), "");             \
-        EACH(j, 2) LDMATRIX(bv[j], (at) + TILE + BYTE_ALONG_K(b_row + j * 16, kk * 2 + lane / 8 % 2), "");   \
-        EACH(i, 4) EACH(j, 4) MMA(sum[i][j], av[i], bv[j / 2][j % 2 * 2], bv[j / 2][j % 2 * 2 + 1]);         \
+        EACH(i, 4) CLT_LDMATRIX(av[i], (at) + BYTE_ALONG_K(a_row + i * 16, kk * 2 + lane / 16));             \
+        EACH(j, 2) CLT_LDMATRIX(bv[j], (at) + TILE + BYTE_ALONG_K(b_row + j * 16, kk * 2 + lane / 8 % 2));   \
+        EACH(i, 4) EACH(j, 4) CLT_MMA8(sum[i][j], av[i], bv[j / 2][j % 2 * 2], bv[j / 2][j % 2 * 2 + 1]);    \
     }
 
 /* The scales of block `block` for an item's outputs: rows i * 16 + h * 8 + lane / 4 of the warp, columns j * 8 +
@@ -82,7 +76,7 @@
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void gemm8(CLT_GEMM8_KERNEL_ARGS)
 {
     __local float4 local_memory[STAGES * STAGE / 16] __attribute__((aligned(128)));
-    const uint base = (uint)(ulong)local_memory;
+    CLT_MMA_LOCAL(local_memory, WG)
     const uint lid = (uint)get_local_id(0), lane = lid % 32, warp_m = lid / 128, warp_n = lid / 32 % 4;
     const uint2 first = first_output();
     const uint m0 = first.x, n0 = first.y;
@@ -102,15 +96,15 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void gemm8(CLT_GEMM8_KE
         const uint end_step = (begin + group_blocks) * STEPS;
         uint stage = 0, filled = STAGES - 1, s = begin * STEPS;
         START(acc)
-        EACH(i, STAGES - 1) COPY_STEP(base + i * STAGE, s + i)
+        EACH(i, STAGES - 1) COPY_STEP(i * STAGE, s + i)
         for (uint block = begin; block < begin + group_blocks; block++) {
             LOAD_SCALES(block)
             EACH(h, STEPS)
             {
                 CLT_COPY_WAIT(1);
                 barrier(CLK_LOCAL_MEM_FENCE);
-                const uint at = base + stage * STAGE;
-                COPY_STEP(base + filled * STAGE, s + STAGES - 1)
+                const uint at = stage * STAGE;
+                COPY_STEP(filled * STAGE, s + STAGES - 1)
                 MULTIPLY_STEP(sum, at)
                 stage = stage == STAGES - 1 ? 0 : stage + 1;
                 filled = filled == STAGES - 1 ? 0 : filled + 1;
