@@ -209,6 +209,9 @@ clt_status clt_ckpt_verify_share(clt_ckpt_reader *r, int share, int shares);
  * says why. Only CLT_NO_MEMORY, which says nothing about the checkpoint, is an error. */
 clt_status clt_ckpt_try_manifest(const char *path, clt_manifest **m);
 
+/* Whether a folder has config.json and model.safetensors, or its index (clt_ckpt_store.c). */
+bool clt_ckpt_is_hf_folder(const char *path);
+
 static inline int clt_ckpt_rank(const clt_group *g) {
     return g ? clt_group_rank(g) : 0;
 }

@@ -1,4 +1,5 @@
 #include "runtime/checkpoint/clt_ckpt_internal.h"
+#include "runtime/checkpoint/clt_universal.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -194,7 +195,7 @@ clt_status clt_ckpt_find_newest(clt_group *group, const char *folder, char **pat
     return CLT_OK;
 }
 
-static bool is_hf_folder(const char *path) {
+bool clt_ckpt_is_hf_folder(const char *path) {
     return has_file(path, "config.json") &&
            (has_file(path, "model.safetensors") || has_file(path, "model.safetensors.index.json"));
 }
@@ -255,24 +256,31 @@ static clt_status check_no_pickle(const char *folder) {
     return CLT_OK;
 }
 
+/* A folder that is neither a checkpoint nor a Hugging Face folder. */
+static clt_status resolve_folder(const char *path, char **resolved) {
+    int seen = 0;
+    CLT_TRY(clt_universal_find(path, resolved));
+    if (*resolved) return CLT_OK;
+    CLT_TRY(newest(path, resolved, &seen));
+    if (*resolved) return CLT_OK;
+    CLT_TRY(clt_universal_refuse_shards(path));
+    CLT_TRY(check_no_pickle(path));
+    return clt_error(
+        CLT_BAD_DATA, "%s has no usable checkpoint%s", path,
+        seen ? "; run cltrain ckpt verify to see why"
+        : has_file(path, "metrics.jsonl")
+            ? "; its run saved none: set save_folder, and train again"
+            : "; it is neither a checkpoint nor a Hugging Face folder (config.json, model.safetensors)");
+}
+
 static clt_status resolve(const char *path, char **resolved) {
     size_t n = strlen(path);
-    int seen = 0;
     clt_io_info info;
     CLT_TRY(clt_io_stat(path, &info));
     if (info.kind == CLT_IO_ABSENT)
         return clt_error(CLT_IO, "%s does not exist: name a checkpoint or a folder with weights", path);
-    if (info.kind == CLT_IO_FOLDER && !has_file(path, CLT_MANIFEST) && !is_hf_folder(path)) {
-        CLT_TRY(newest(path, resolved, &seen));
-        if (*resolved) return CLT_OK;
-        CLT_TRY(check_no_pickle(path));
-        return clt_error(
-            CLT_BAD_DATA, "%s has no usable checkpoint%s", path,
-            seen ? "; run cltrain ckpt verify to see why"
-            : has_file(path, "metrics.jsonl")
-                ? "; its run saved none: set save_folder, and train again"
-                : "; it is neither a checkpoint nor a Hugging Face folder (config.json, model.safetensors)");
-    }
+    if (info.kind == CLT_IO_FOLDER && !has_file(path, CLT_MANIFEST) && !clt_ckpt_is_hf_folder(path))
+        return resolve_folder(path, resolved);
     if (info.kind == CLT_IO_FILE && is_pickle(path, info.bytes)) return refuse_pickle(path);
     if (info.kind == CLT_IO_FILE && (n < 12 || strcmp(path + n - 12, ".safetensors")))
         return follow_hint(path, resolved);

@@ -366,16 +366,20 @@ static float f16_to_f32(uint16_t h) {
     return from_bits(sign | (e + 112) << 23 | m << 13);
 }
 
-/* Converts `count` elements at `src` (little endian) to fp32. */
-static void convert(clt_st_dtype type, const unsigned char *src, float *dst, size_t count) {
+void clt_st_to_f32(clt_st_dtype type, const void *src, float *dst, size_t count) {
+    const unsigned char *from = src;
+    if (type == CLT_ST_F32) {
+        memcpy(dst, src, count * sizeof *dst);
+        return;
+    }
     for (size_t i = 0; i < count; i++) {
         if (type == CLT_ST_F64) {
             double d;
-            memcpy(&d, src + 8 * i, sizeof d);
+            memcpy(&d, from + 8 * i, sizeof d);
             dst[i] = (float)d;
         } else {
             uint16_t h;
-            memcpy(&h, src + 2 * i, sizeof h);
+            memcpy(&h, from + 2 * i, sizeof h);
             dst[i] = type == CLT_ST_BF16 ? from_bits((uint32_t)h << 16) : f16_to_f32(h);
         }
     }
@@ -399,7 +403,7 @@ clt_status clt_safetensors_read_f32(clt_safetensors *s, int i, uint64_t first, f
     for (uint64_t at = 0; at < count && st == CLT_OK; at += BLOCK) {
         size_t n = (size_t)CLT_MIN((uint64_t)BLOCK, count - at);
         st = clt_safetensors_read(s, i, (first + at) * size, raw, n * size);
-        if (st == CLT_OK) convert(t->dtype, raw, dst + at, n);
+        if (st == CLT_OK) clt_st_to_f32(t->dtype, raw, dst + at, n);
     }
     clt_free(raw);
     return st;

@@ -84,6 +84,9 @@ clt_status clt_safetensors_read(clt_safetensors *s, int i, uint64_t first, void 
  * types are CLT_BAD_DATA. */
 clt_status clt_safetensors_read_f32(clt_safetensors *s, int i, uint64_t first, float *dst, uint64_t count);
 
+/* Converts `count` elements of F32, F16, BF16 (exact) or F64 (rounded to nearest) at `src`, little endian. */
+void clt_st_to_f32(clt_st_dtype type, const void *src, float *dst, size_t count);
+
 /* Hashes every tensor that has a "cltrain.xxh3.NAME" in the metadata; CLT_BAD_DATA names the first that
  * differs. *checked: how many tensors have one. */
 clt_status clt_safetensors_verify(clt_safetensors *s, int *checked);

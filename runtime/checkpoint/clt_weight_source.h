@@ -1,15 +1,22 @@
 /* clt_weight_source: weights by name from a cltrain checkpoint, a Hugging Face folder (config.json and
- * model.safetensors, or its sharded form), or a single .safetensors file. load_path, eval, generate, import,
- * export and diff read from it. */
+ * model.safetensors, or its sharded form), a universal checkpoint of DeepSpeed (clt_universal.h, with a
+ * config.json in it or beside it, or without), or a single .safetensors file. load_path, eval, generate,
+ * import, export and diff read from it. */
 #ifndef CLT_WEIGHT_SOURCE_H
 #define CLT_WEIGHT_SOURCE_H
 
 #include "runtime/base/clt_weight_map.h"
 #include "runtime/checkpoint/clt_checkpoint.h"
+#include "runtime/checkpoint/clt_universal.h"
 
 typedef struct clt_weight_source clt_weight_source;
 
-typedef enum { CLT_SOURCE_CHECKPOINT, CLT_SOURCE_HF, CLT_SOURCE_SAFETENSORS } clt_source_kind;
+typedef enum {
+    CLT_SOURCE_CHECKPOINT,
+    CLT_SOURCE_HF,
+    CLT_SOURCE_SAFETENSORS,
+    CLT_SOURCE_UNIVERSAL
+} clt_source_kind;
 
 /* `path` as clt_ckpt_resolve takes it (not collective: ranks resolve first). */
 clt_status clt_weight_source_open(const char *path, clt_weight_source **out);
@@ -22,8 +29,12 @@ clt_weight_source_model(const clt_weight_source *s); /* the model's configuratio
 /* The checkpoint, NULL for other sources. */
 clt_ckpt_reader *clt_weight_source_checkpoint(const clt_weight_source *s);
 
+/* The universal checkpoint of DeepSpeed, NULL for other sources. */
+const clt_universal *clt_weight_source_universal(const clt_weight_source *s);
+
 /* From then on the tensors of other programs' files are those of `table`, which the map makes of them; one of
- * which a part is missing in the files is missing too. Takes over the map; NULL: names and layouts are equal.
+ * which a part is missing in the files is missing too. Takes over the map; NULL: names and layouts are equal,
+ * and only vectors of ZeRO 3 get the shapes of the table's tensors.
  * No effect on checkpoints. Call it at most once, before a load. opt (NULL: strict) is that of the load.
  * CLT_BAD_DATA names the first tensor of the files that is missing or has another shape than the model needs,
  * or else the first that no model of the family has. */
@@ -35,15 +46,15 @@ clt_status clt_weight_source_use_map(clt_weight_source *s, const clt_slab_table 
  * and frequencies beside them have types of their own. */
 const char *clt_weight_source_dtype(const clt_weight_source *s);
 
-/* Tensors of every role; those of HF files have the role "weight", a prefix "model." (Composer's) is removed
- * from their names, and "transformer." is put before those of an MPT without it. `stored` and `chunks` are 0
- * for HF files. */
+/* Tensors of every role; those of HF files have the role "weight", those of a universal checkpoint also those
+ * of its moments. Of other programs' names a prefix "model." (Composer's) is removed, and "transformer." is
+ * put before those of an MPT without it. `stored` and `chunks` are 0 but for checkpoints. */
 int clt_weight_source_count(const clt_weight_source *s);
 void clt_weight_source_at(const clt_weight_source *s, int i, clt_ckpt_tensor *out);
 int clt_weight_source_find(const clt_weight_source *s, const char *role, const char *name); /* -1: absent */
 clt_status clt_weight_source_read(clt_weight_source *s, int i, uint64_t first, float *dst, uint64_t count);
-/* Tensor i of a safetensors source is from then on `values`, which it takes over (clt_free). No effect on
- * checkpoints but that. */
+/* Tensor i, a weight of other programs' files, is from then on `values`, which it takes over (clt_free). No
+ * effect on checkpoints but that. */
 void clt_weight_source_replace(clt_weight_source *s, int i, const int64_t *shape, float *values);
 /* Verifies every chunk of a checkpoint, or the hashes that a safetensors file has in its metadata. *hashed
  * (may be NULL): how many tensors have a hash. */

@@ -66,6 +66,13 @@ expect 0 'bit-identical: 28 tensors' diff "s3://$TEST_BUCKET/hf" "$hf"
 [ "$("$cltrain" ckpt hash "s3://$TEST_BUCKET/hf" --json)" = "$("$cltrain" ckpt hash "$hf" --json)" ]
 report "the hash of a Hugging Face folder in a bucket" $?
 
+# a universal checkpoint of DeepSpeed
+expect 0 '28 tensors' export "$run" "s3://$TEST_BUCKET/ds" --deepspeed-universal
+expect 0 'bit-identical: 28 tensors' diff "s3://$TEST_BUCKET/ds" "$hf"
+expect 0 'ok ' verify "s3://$TEST_BUCKET/ds"
+expect 74 'exists already' export "$run" "s3://$TEST_BUCKET/ds" --deepspeed-universal
+expect 0 '28 tensors' export "$run" "s3://$TEST_BUCKET/ds" --deepspeed-universal --overwrite
+
 # damage is found, and a checkpoint without its data is not valid
 "$store_python" - <<'PY'
 import os, boto3

@@ -11,6 +11,8 @@ static const char weights_name[] = "model.safetensors", index_name[] = "model.sa
 typedef struct {
     const char *dtype; /* f32, bf16 or f16; NULL: that of the source */
     const char *files; /* folder of the other files; NULL: the noted one */
+    const char *prefix;
+    bool universal;
     int64_t shard_bytes;
     bool overwrite;
 } export_options;
@@ -89,7 +91,7 @@ static void divide(job *j, uint64_t most) {
 
 static clt_status fill(void *ctx, int index, uint64_t first, float *dst, uint64_t count) {
     job *j = ctx;
-    if (!j->w.map) return ckpt_weights_read(&j->w, j->at + index, first, dst, count);
+    if (!j->w.map) return ckpt_role_read(&j->w.role[0], j->at + index, first, dst, count);
     return clt_weight_mapper_read(&j->mapper, j->at + index, first, dst, count);
 }
 
@@ -121,7 +123,7 @@ static clt_status write_index(const job *j) {
 static clt_status write_weights(job *j) {
     static const char *const meta[] = {"format", "pt"};
     j->mapper =
-        (clt_weight_mapper){.map = j->w.map, .to_file = true, .read = ckpt_weights_read, .ctx = &j->w};
+        (clt_weight_mapper){.map = j->w.map, .to_file = true, .read = ckpt_role_read, .ctx = &j->w.role[0]};
     clt_status st = CLT_OK;
     for (int s = 0; s < j->shards && st == CLT_OK; s++) {
         char *name = shard_name(j, s), *path = clt_path_join(j->out, name);
@@ -227,11 +229,15 @@ static clt_status check_free(const char *out) {
     return CLT_OK;
 }
 
-/* Of an earlier export, the form of weights that this one does not write: readers would take it. */
-static void remove_other_form(const job *j) {
-    char *path = clt_path_join(j->out, j->shards > 1 ? weights_name : index_name);
-    if (clt_io_is_file(path)) clt_io_try_unlink(path);
-    clt_free(path);
+/* Of an earlier export, the forms of weights that this one does not write: readers would take them. */
+static void remove_other_forms(const job *j, bool universal) {
+    const char *const forms[] = {j->shards > 1 || universal ? weights_name : NULL,
+                                 j->shards == 1 || universal ? index_name : NULL};
+    for (size_t i = 0; i < CLT_COUNT_OF(forms); i++) {
+        char *path = forms[i] ? clt_path_join(j->out, forms[i]) : NULL;
+        if (path && clt_io_is_file(path)) clt_io_try_unlink(path);
+        clt_free(path);
+    }
 }
 
 static clt_status export_to(clt_weight_source *s, const char *out, const export_options *opt) {
@@ -239,13 +245,15 @@ static clt_status export_to(clt_weight_source *s, const char *out, const export_
     if (!opt->overwrite) CLT_TRY(check_free(out));
     if (!clt_weight_source_model(s))
         return clt_error(CLT_BAD_DATA, "%s has no model configuration", clt_weight_source_path(s));
-    CLT_TRY(ckpt_weights_open(s, &j.w));
-    j.dtype = choose_dtype(&j.w, opt->dtype);
+    CLT_TRY(ckpt_weights_open(s, NULL, &j.w));
+    j.dtype = opt->universal ? CLT_ST_F32 : choose_dtype(&j.w, opt->dtype);
     list_tensors(&j);
     divide(&j, (uint64_t)opt->shard_bytes);
     clt_status st = clt_io_mkdirs(out);
-    if (st == CLT_OK) st = write_weights(&j);
-    if (st == CLT_OK) remove_other_form(&j);
+    if (st == CLT_OK)
+        st = opt->universal ? ckpt_export_universal(&j.w, out, opt->prefix, opt->overwrite)
+                            : write_weights(&j);
+    if (st == CLT_OK) remove_other_forms(&j, opt->universal);
     if (st == CLT_OK) st = write_config(&j);
     if (st == CLT_OK) st = write_other_files(&j, opt->files);
     if (st == CLT_OK)
@@ -271,13 +279,18 @@ int ckpt_export(int argc, char **argv) {
          "folder with tokenizer and generation_config.json; default: the one that the model came from"},
         {"shard-bytes", 0, CLT_OPT_INT, &opt.shard_bytes, "N",
          "largest weight file (default 5000000000); more weights are several files with an index"},
+        {"deepspeed-universal", 0, CLT_OPT_FLAG, &opt.universal, NULL,
+         "write a universal checkpoint of DeepSpeed, with moments and steps, in place of model.safetensors"},
+        {"prefix", 0, CLT_OPT_STR, &opt.prefix, "TEXT",
+         "with it: in front of the parameters' names; LLM Foundry's begin with \"model.\""},
         {"overwrite", 0, CLT_OPT_FLAG, &opt.overwrite, NULL, "replace a model that is in OUT_FOLDER"}};
     clt_command c = {
         "cltrain ckpt export",
         "CHECKPOINT OUT_FOLDER",
         "Writes config.json and model.safetensors, as the Hugging Face libraries read them, and\n"
-        "copies the tokenizer's files and generation_config.json.",
-        "cltrain ckpt export runs/my-run export/\n",
+        "copies the tokenizer's files and generation_config.json; or a universal checkpoint of DeepSpeed.",
+        "cltrain ckpt export runs/my-run export/\n"
+        "cltrain ckpt export runs/my-run universal/ --deepspeed-universal --prefix model.\n",
         options,
         CLT_COUNT_OF(options),
         false};
@@ -288,6 +301,10 @@ int ckpt_export(int argc, char **argv) {
         code = clt_options_fail(&c, "--dtype is f32, bf16 or f16, not '%s'", opt.dtype);
     else if (opt.shard_bytes < 1)
         code = clt_options_fail(&c, "--shard-bytes must be above 0");
+    else if (opt.universal && opt.dtype)
+        code = clt_options_fail(&c, "--dtype has no meaning with --deepspeed-universal, which is fp32");
+    else if (opt.prefix && !opt.universal)
+        code = clt_options_fail(&c, "--prefix needs --deepspeed-universal");
     clt_weight_source *s = NULL;
     if (code < 0) {
         clt_status st = clt_weight_source_open(rest.v[0], &s);

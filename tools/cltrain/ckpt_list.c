@@ -162,8 +162,8 @@ int ckpt_verify(int argc, char **argv) {
 static clt_status hash_source(clt_weight_source *s, clt_state_hash *out) {
     ckpt_weights w;
     if (clt_weight_source_checkpoint(s)) return clt_ckpt_hash(clt_weight_source_checkpoint(s), out);
-    CLT_TRY(ckpt_weights_open(s, &w));
-    clt_status st = clt_ckpt_hash_parts(NULL, &w.table, &w.part, 1, out);
+    CLT_TRY(ckpt_weights_open(s, NULL, &w));
+    clt_status st = clt_ckpt_hash_parts(NULL, &w.table, w.part, w.parts, out);
     ckpt_weights_close(&w);
     return st;
 }

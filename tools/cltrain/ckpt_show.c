@@ -165,13 +165,14 @@ static clt_status show_checkpoint(const clt_weight_source *s, bool json, bool co
     return CLT_OK;
 }
 
-static clt_status show_hf(const clt_weight_source *s, bool json) {
-    json_t *model;
+/* Files of other programs; a universal checkpoint may have no configuration of the model. */
+static clt_status show_folder(const clt_weight_source *s, bool json) {
+    json_t *model = json_null();
     const char *text = clt_weight_source_model(s);
-    CLT_TRY(clt_json_parse(text, strlen(text), MAX_DEPTH, clt_weight_source_path(s), &model));
+    if (text) CLT_TRY(clt_json_parse(text, strlen(text), MAX_DEPTH, clt_weight_source_path(s), &model));
     if (!json) {
-        print_members("model", model);
-        puts("");
+        if (text) print_members("model", model);
+        if (text) puts("");
         print_tensors(s);
         json_decref(model);
         return CLT_OK;
@@ -182,7 +183,8 @@ static clt_status show_hf(const clt_weight_source *s, bool json) {
         clt_weight_source_at(s, i, &t);
         json_t *shape = json_array();
         for (int d = 0; d < t.dims; d++) json_array_append_new(shape, json_integer(t.shape[d]));
-        json_array_append_new(tensors, json_pack("{s:s s:o}", "name", t.name, "shape", shape));
+        json_array_append_new(tensors,
+                              json_pack("{s:s s:s s:o}", "name", t.name, "role", t.role, "shape", shape));
     }
     json_dumpf(root, stdout, JSON_INDENT(1));
     puts("");
@@ -196,7 +198,7 @@ static clt_status show(const char *path, bool json, bool config) {
     if (n >= 12 && !strcmp(path + n - 12, ".safetensors") && !clt_io_is_dir(path))
         return show_safetensors(path, json);
     CLT_TRY(clt_weight_source_open(path, &s));
-    clt_status st = clt_weight_source_checkpoint(s) ? show_checkpoint(s, json, config) : show_hf(s, json);
+    clt_status st = clt_weight_source_checkpoint(s) ? show_checkpoint(s, json, config) : show_folder(s, json);
     clt_weight_source_close(s);
     return st;
 }
@@ -211,7 +213,8 @@ int ckpt_show(int argc, char **argv) {
         "SOURCE",
         "Shows the state and the tensors of a checkpoint (or the newest one of a folder), the tensors of a "
         "Hugging\n"
-        "Face folder or of a .safetensors file. Exit code 65 and the reason for a file that is not valid.",
+        "Face folder, of a universal checkpoint of DeepSpeed or of a .safetensors file. Exit code 65 and the "
+        "reason for a file that is not valid.",
         "cltrain ckpt show runs/my-run\ncltrain ckpt show runs/my-run/ep0-ba100 --config > again.yaml\n"
         "cltrain ckpt show model.safetensors --json\n",
         options,

@@ -9,12 +9,15 @@ static const struct {
     int (*run)(int argc, char **argv);
 } verbs[] = {
     {"ls", "list the checkpoints of a folder, newest first", ckpt_ls},
-    {"show", "print state and tensors of a checkpoint, Hugging Face folder or .safetensors file", ckpt_show},
+    {"show", "print state and tensors of a checkpoint, of another program's folder or of a .safetensors file",
+     ckpt_show},
     {"verify", "read everything, check every hash, and report what is damaged", ckpt_verify},
     {"hash", "print one hash of the weights and one of the optimizer state", ckpt_hash},
     {"diff", "compare two sets of weights, tensor by tensor", ckpt_diff},
-    {"import", "convert a Hugging Face folder to a checkpoint", ckpt_import},
-    {"export", "convert a checkpoint to a Hugging Face folder", ckpt_export},
+    {"import", "convert a Hugging Face folder or a universal checkpoint of DeepSpeed to a checkpoint",
+     ckpt_import},
+    {"export", "convert a checkpoint to a Hugging Face folder or a universal checkpoint of DeepSpeed",
+     ckpt_export},
     {"prune", "remove what killed saves left, and old checkpoints", ckpt_prune},
 };
 
@@ -25,6 +28,7 @@ static void help(FILE *out) {
           "  cltrain ckpt verify runs/my-run\n"
           "  cltrain ckpt diff runs/a/ep0-ba100 runs/b/ep0-ba100\n"
           "  cltrain ckpt import mpt-7b/ start/ep0-ba0\n"
+          "  cltrain ckpt export runs/my-run universal/ --deepspeed-universal\n"
           "  cltrain ckpt prune s3://my-bucket/runs/a --keep 3\n"
           "\n"
           "Usage: cltrain ckpt COMMAND [arguments]\n"

@@ -256,8 +256,8 @@ static const clt_key top_keys[] = {
     IGNORED(any, "save_ignore_keys", "null", NULL,
             "a checkpoint is always complete: use save_weights_only, or load_ignore_keys when it is loaded"),
     KEY("load_path", c.load_path, "null",
-        "a checkpoint, a folder of checkpoints, or a Hugging Face folder with config.json and "
-        "model.safetensors",
+        "a checkpoint, a folder of checkpoints, a Hugging Face folder with config.json and "
+        "model.safetensors, or a universal checkpoint of DeepSpeed",
         .nullable = true),
     KEY("load_weights_only", c.load_weights_only, "false", "start a new run from these weights"),
     KEY("load_strict_model_weights", c.load_strict_model_weights, "true",

@@ -59,11 +59,19 @@ static void keep_for_life(const clt_config *c, const clt_checkpoint_state *s, cl
     p->canonical_nodes = s->num_canonical_nodes;
 }
 
+/* Moments of another program's run: seed, lanes and data order are those of the configuration, and the data
+ * begin anew. */
+static bool is_imported(const clt_checkpoint_state *s) {
+    return s->lanes == 0 && s->optimizer;
+}
+
 static clt_status take_state(clt_run *r, const char *path, const clt_checkpoint_state *s) {
     CLT_TRY(check_optimizer(r->cfg, path, s->optimizer));
-    CLT_TRY(check_lanes(path, s->lanes));
-    CLT_TRY(check_ranks(r, path, s->ranks));
-    keep_for_life(r->cfg, s, &r->plan);
+    if (!is_imported(s)) {
+        CLT_TRY(check_lanes(path, s->lanes));
+        CLT_TRY(check_ranks(r, path, s->ranks));
+        keep_for_life(r->cfg, s, &r->plan);
+    }
     r->progress.now = (clt_timestamp){.epoch = s->epoch,
                                       .batch = s->batch,
                                       .sample = s->sample,
