@@ -292,6 +292,10 @@ enum { CLT_MOST_LANES = 1024 }; /* cltrain.exact_lanes, a power of two */
  * that does not need data, devices or ranks. CLT_BAD_CONFIG after one message; CLT_USAGE for an override
  * without '='. */
 clt_status clt_config_load(const char *path, const char *const *overrides, size_t n, clt_config **out);
+/* The same for a run of `ranks` ranks (clt_config_load: those of this job), which a DeepSpeed configuration
+ * depends on. */
+clt_status clt_config_load_for(const char *path, const char *const *overrides, size_t n, int ranks,
+                               clt_config **out);
 /* The same of a text in memory; `what` names it in messages. */
 clt_status clt_config_parse(const char *text, size_t bytes, const char *what, const char *const *overrides,
                             size_t n, clt_config **out);
@@ -339,6 +343,13 @@ json_t *clt_config_differences(const clt_config *c, const char *other);
 /* Appends what all ranks of a run must have in common, defaults included: one line "a.b: VALUE" for each key,
  * VALUE as JSON. Equal configurations have the same lines, in any order. Without cltrain.device. */
 void clt_config_lines(const clt_config *c, clt_str *out);
+
+/* What a run of `ranks` ranks trains with, defaults included: {"train_batch_size", "micro_batch_size" (null:
+ * the memory plan decides), "gradient_accumulation_steps" (null, too), "ranks", "optimizer": {"name", "lr",
+ * ...} (of the default group), "scheduler": {"name", ...}, "precision", "loss_scale": {"rule", ...} (null
+ * unless amp_fp16), "clipping": {"type", "threshold"} (null: none), "zero_stage" (or "auto"), "offload",
+ * "warnings": [lines that the run prints about its configuration]}. The caller frees it. */
+json_t *clt_config_summary(const clt_config *c, int ranks);
 
 /* Every key with type, default, status and reason as Markdown table rows: docs/configuration.md. */
 void clt_config_list_keys(clt_str *out);

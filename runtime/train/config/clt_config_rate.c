@@ -1,34 +1,61 @@
 /* scheduler: DeepSpeed's learning rates. */
 #include <math.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "runtime/train/config/clt_config_internal.h"
 
 enum { WARMUP = 1, DECAY = 2, COSINE = 4, CYCLE = 8, RANGE = 16 };
 
-/* Keys of the table and the kinds that they belong to. */
+/* Keys of the table, the kinds that they belong to, and their fields. */
+typedef enum { REAL, COUNT, SWITCH } field_type;
 static const struct {
     const char *key;
     int kinds;
-} own[] = {{"scheduler.warmup_min_lr", WARMUP | DECAY},
-           {"scheduler.warmup_max_lr", WARMUP | DECAY},
-           {"scheduler.warmup_num_steps", WARMUP | DECAY | COSINE},
-           {"scheduler.warmup_type", WARMUP | DECAY | COSINE},
-           {"scheduler.total_num_steps", DECAY | COSINE},
-           {"scheduler.warmup_min_ratio", COSINE},
-           {"scheduler.cos_min_ratio", COSINE},
-           {"scheduler.cycle_min_lr", CYCLE},
-           {"scheduler.cycle_max_lr", CYCLE},
-           {"scheduler.cycle_first_step_size", CYCLE},
-           {"scheduler.cycle_second_step_size", CYCLE},
-           {"scheduler.cycle_first_stair_count", CYCLE},
-           {"scheduler.cycle_second_stair_count", CYCLE},
-           {"scheduler.decay_step_size", CYCLE},
-           {"scheduler.decay_lr_rate", CYCLE},
-           {"scheduler.lr_range_test_min_lr", RANGE},
-           {"scheduler.lr_range_test_step_size", RANGE},
-           {"scheduler.lr_range_test_step_rate", RANGE},
-           {"scheduler.lr_range_test_staircase", RANGE}};
+    field_type type;
+    size_t at;
+} own[] = {
+#define OWN(key, kinds, type, field)                                                                         \
+    { "scheduler." key, kinds, type, offsetof(clt_deepspeed_rate, field) }
+    OWN("warmup_min_lr", WARMUP | DECAY, REAL, min_lr),
+    OWN("warmup_max_lr", WARMUP | DECAY, REAL, max_lr),
+    OWN("warmup_num_steps", WARMUP | DECAY | COSINE, COUNT, warmup_steps),
+    OWN("warmup_type", WARMUP | DECAY | COSINE, SWITCH, linear),
+    OWN("total_num_steps", DECAY | COSINE, COUNT, total_steps),
+    OWN("warmup_min_ratio", COSINE, REAL, warmup_min_ratio),
+    OWN("cos_min_ratio", COSINE, REAL, cos_min_ratio),
+    OWN("cycle_min_lr", CYCLE, REAL, min_lr),
+    OWN("cycle_max_lr", CYCLE, REAL, max_lr),
+    OWN("cycle_first_step_size", CYCLE, COUNT, first_steps),
+    OWN("cycle_second_step_size", CYCLE, COUNT, second_steps),
+    OWN("cycle_first_stair_count", CYCLE, COUNT, first_stairs),
+    OWN("cycle_second_stair_count", CYCLE, COUNT, second_stairs),
+    OWN("decay_step_size", CYCLE, COUNT, decay_steps),
+    OWN("decay_lr_rate", CYCLE, REAL, decay_rate),
+    OWN("lr_range_test_min_lr", RANGE, REAL, min_lr),
+    OWN("lr_range_test_step_size", RANGE, COUNT, range_steps),
+    OWN("lr_range_test_step_rate", RANGE, REAL, range_rate),
+    OWN("lr_range_test_staircase", RANGE, SWITCH, staircase),
+#undef OWN
+};
+
+json_t *clt_config_rate_values(const clt_schedule_config *s) {
+    static const char *const names[] = {"warmup_lr", "warmup_decay_lr", "warmup_cosine_lr", "one_cycle",
+                                        "lr_range_test"};
+    const int kind = (int)s->kind - CLT_SCHEDULE_DEEPSPEED;
+    json_t *out = json_pack("{ss}", "name", names[kind]);
+    for (size_t i = 0; i < CLT_COUNT_OF(own); i++) {
+        const char *field = (const char *)&s->deepspeed + own[i].at, *name = strchr(own[i].key, '.') + 1;
+        if (!(own[i].kinds & 1 << kind)) continue;
+        const bool on = own[i].type == SWITCH && *(const bool *)field;
+        json_object_set_new(out, name,
+                            own[i].type == REAL                ? json_real(*(const double *)field)
+                            : own[i].type == COUNT             ? json_integer(*(const int64_t *)field)
+                            : strcmp(name, "warmup_type") == 0 ? json_string(on ? "linear" : "log")
+                                                               : json_boolean(on));
+    }
+    return out;
+}
 
 void clt_config_preset_rate(clt_config_scheduler_raw *s) {
     s->deepspeed = (clt_deepspeed_rate){.min_lr = NAN,
