@@ -65,13 +65,14 @@ typedef struct {
     bool drop_last;
 } clt_loader_config;
 
-/* The first two are Composer's, then come PyTorch's, and timm's. */
+/* The first two are Composer's, then come PyTorch's, timm's (or DeepSpeed's), and PyTorch's again. */
 typedef enum {
     CLT_OPTIMIZER_ADAMW,
     CLT_OPTIMIZER_LIONW,
     CLT_OPTIMIZER_TORCH_ADAMW,
     CLT_OPTIMIZER_SGD,
-    CLT_OPTIMIZER_LAMB
+    CLT_OPTIMIZER_LAMB,
+    CLT_OPTIMIZER_ADAGRAD
 } clt_optimizer_kind;
 
 typedef struct {
@@ -83,14 +84,17 @@ const clt_optimizer_traits *clt_optimizer_of(clt_optimizer_kind kind);
 
 typedef struct {
     const char *match; /* regular expression searched in tensor names; NULL: the default group */
-    double lr, beta1, beta2, eps, weight_decay; /* SGD: beta1 is the momentum */
+    double lr, beta1, beta2, eps, weight_decay; /* SGD: beta1 is the momentum; Adagrad: no betas */
 } clt_param_group;
 
 typedef struct {
     clt_optimizer_kind kind;
-    bool nesterov;      /* SGD */
-    double layer_decay; /* 1: all layers have the same learning rate */
-    int n_groups;       /* at least 1; group 0 is the default group, the rest in listed order */
+    bool nesterov;               /* SGD */
+    bool l2;                     /* adamw: weight_decay joins the gradient (Adam), instead of the weights */
+    bool uncorrected;            /* adamw, LAMB: without the corrections of the moments in the first steps */
+    double min_coeff, max_coeff; /* LAMB: DeepSpeed's rule with these limits; max_coeff 0: timm's rule */
+    double layer_decay;          /* 1: all layers have the same learning rate */
+    int n_groups;                /* at least 1; group 0 is the default group, the rest in listed order */
     clt_param_group groups[CLT_MAX_PARAM_GROUPS];
     clt_strv disable_grad; /* regular expressions: tensors whose name matches are frozen */
 } clt_optimizer_config;

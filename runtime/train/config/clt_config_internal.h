@@ -13,7 +13,8 @@ typedef struct { /* NaN: not given */
 
 typedef struct {
     int kind; /* clt_optimizer_kind, or one behind it: no_op */
-    bool nesterov;
+    bool nesterov, adam_w_mode, bias_correction;
+    double min_coeff, max_coeff; /* NaN: not given */
     double layer_decay;
     clt_config_hyper hyper;
     json_t *disable_grad, *param_groups; /* borrowed */

@@ -5,6 +5,7 @@
 
 #include "runtime/train/config/clt_config_internal.h"
 
+#define OUTSIDE "is %g: it must be at least 0 and below 1"
 enum { WARMUP = 1, DECAY = 2, COSINE = 4, CYCLE = 8, RANGE = 16 };
 
 /* Keys of the table, the kinds that they belong to, and their fields. */
@@ -32,6 +33,10 @@ static const struct {
     OWN("cycle_second_stair_count", CYCLE, COUNT, second_stairs),
     OWN("decay_step_size", CYCLE, COUNT, decay_steps),
     OWN("decay_lr_rate", CYCLE, REAL, decay_rate),
+    OWN("cycle_momentum", CYCLE, SWITCH, cycle_momentum),
+    OWN("cycle_min_mom", CYCLE, REAL, min_mom),
+    OWN("cycle_max_mom", CYCLE, REAL, max_mom),
+    OWN("decay_mom_rate", CYCLE, REAL, mom_rate),
     OWN("lr_range_test_min_lr", RANGE, REAL, min_lr),
     OWN("lr_range_test_step_size", RANGE, COUNT, range_steps),
     OWN("lr_range_test_step_rate", RANGE, REAL, range_rate),
@@ -65,6 +70,8 @@ void clt_config_preset_rate(clt_config_scheduler_raw *s) {
                                         .first_steps = 2000,
                                         .second_steps = -1,
                                         .second_stairs = -1,
+                                        .min_mom = 0.8,
+                                        .max_mom = 0.9,
                                         .range_steps = 2000,
                                         .range_rate = 1};
 }
@@ -114,6 +121,29 @@ static clt_status check_counts(clt_schema_reader *r, const clt_config_builder *b
     return CLT_OK;
 }
 
+/* one_cycle's betas. */
+static clt_status check_momentum(clt_schema_reader *r, clt_config_builder *b, clt_deepspeed_rate *p) {
+    static const char key[] = "scheduler.cycle_momentum";
+    const clt_optimizer_kind kind = b->c.optimizer.kind;
+    if (!p->cycle_momentum) return CLT_OK;
+    if (!(p->min_mom >= 0 && p->min_mom < 1))
+        return clt_schema_fail(r, "scheduler.cycle_min_mom", OUTSIDE, p->min_mom);
+    if (!(p->max_mom >= 0 && p->max_mom < 1))
+        return clt_schema_fail(r, "scheduler.cycle_max_mom", OUTSIDE, p->max_mom);
+    if (p->mom_rate < 0) return clt_schema_fail(r, "scheduler.decay_mom_rate", "must not be negative");
+    if (kind == CLT_OPTIMIZER_SGD || kind == CLT_OPTIMIZER_ADAGRAD) {
+        p->cycle_momentum = false;
+        clt_notices_add(r->notices, key, "the optimizer has no betas; DeepSpeed ignores it, too");
+    } else if (p->mom_rate > 0 && p->decay_steps > 0) {
+        clt_strv_add_owned(
+            &b->c.remarks,
+            clt_format("scheduler.decay_mom_rate: beta1 grows up to %g and stays there; in DeepSpeed "
+                       "it passes 1, where Adam's steps change their sign",
+                       CLT_MAX(p->max_mom, CLT_DEEPSPEED_MOST_MOM)));
+    }
+    return CLT_OK;
+}
+
 clt_status clt_config_resolve_deepspeed_rate(clt_schema_reader *r, clt_config_builder *b) {
     const double lr = b->c.optimizer.groups[0].lr;
     clt_deepspeed_rate p = b->scheduler.deepspeed;
@@ -131,6 +161,7 @@ clt_status clt_config_resolve_deepspeed_rate(clt_schema_reader *r, clt_config_bu
         p.second_stairs = p.first_stairs;
     p.linear = b->scheduler.warmup_type == 1;
     CLT_TRY(check_counts(r, b, &p));
+    CLT_TRY(check_momentum(r, b, &p));
     b->c.schedule =
         (clt_schedule_config){.kind = (clt_schedule_kind)b->scheduler.kind, .deepspeed = p, .lr = lr};
     return CLT_OK;

@@ -31,8 +31,15 @@ static json_t *optimizer_of(const clt_config *c) {
         json_object_set_new(out, "nesterov", json_boolean(o->nesterov));
         return out;
     }
-    json_object_set_new(out, "betas", json_pack("[ff]", g->beta1, g->beta2));
     if (o->kind != CLT_OPTIMIZER_LIONW) json_object_set_new(out, "eps", json_real(g->eps));
+    if (o->kind == CLT_OPTIMIZER_ADAGRAD) return out;
+    json_object_set_new(out, "betas", json_pack("[ff]", g->beta1, g->beta2));
+    const bool adam = o->kind == CLT_OPTIMIZER_TORCH_ADAMW, lamb = o->kind == CLT_OPTIMIZER_LAMB;
+    if (adam) json_object_set_new(out, "adam_w_mode", json_boolean(!o->l2));
+    if (adam || lamb) json_object_set_new(out, "bias_correction", json_boolean(!o->uncorrected));
+    if (!lamb || o->max_coeff == 0) return out;
+    json_object_set_new(out, "max_coeff", json_real(o->max_coeff));
+    json_object_set_new(out, "min_coeff", json_real(o->min_coeff));
     return out;
 }
 

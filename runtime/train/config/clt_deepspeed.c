@@ -179,7 +179,8 @@ static clt_status read_params(clt_deepspeed *d, const char *section,
 static clt_status check_keys(clt_deepspeed *d) {
     int nothing;
     CLT_TRY(clt_schema_read(&d->r, &clt_deepspeed_schema, "", d->values, &nothing));
-    CLT_TRY(read_params(d, "optimizer", clt_deepspeed_optimizer_params, "Adam, AdamW, Lion, SGD"));
+    CLT_TRY(
+        read_params(d, "optimizer", clt_deepspeed_optimizer_params, "Adam, AdamW, Lion, Lamb, Adagrad, SGD"));
     return read_params(d, "scheduler", clt_deepspeed_scheduler_params,
                        "WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle, LRRangeTest");
 }
