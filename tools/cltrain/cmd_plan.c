@@ -282,12 +282,24 @@ static void print_notes(const clt_config *c, const clt_plan *p, const stages *s)
     clt_strv_free(&notes);
 }
 
+/* What DeepSpeed's section elasticity allows. */
+static void print_elastic(const clt_config *c) {
+    if (c->n_elastic == 0) return;
+    printf("elasticity   %d number%s of ranks for batch %lld\n  ranks  microbatch  accumulation\n",
+           c->n_elastic, c->n_elastic == 1 ? "" : "s", (long long)c->global_train_batch_size);
+    for (int i = 0; i < c->n_elastic; i++) {
+        const long long ranks = c->elastic[i][0], micro = c->elastic[i][1];
+        printf("  %5lld  %10lld  %12lld\n", ranks, micro, c->global_train_batch_size / (micro * ranks));
+    }
+}
+
 static void print_plan(const clt_config *c, const clt_device_facts *f, const clt_plan *p,
                        const clt_plan_room *room, const stages *s, const saving *how) {
     print_work(c, f, p);
     print_memory(c, p, room->capacity);
     print_stages(c, room, s);
     print_notes(c, p, s);
+    print_elastic(c);
     print_saving(how);
 }
 

@@ -264,6 +264,7 @@ void clt_config_free(clt_config *c) {
     clt_strv_free(&c->load_ignore_keys);
     clt_strv_free(&c->devices);
     clt_free(c->lanes_per_rank);
+    clt_free(c->elastic);
     clt_strv_free(&c->strings);
     clt_notices_free(&c->notices);
     clt_strv_free(&c->remarks);

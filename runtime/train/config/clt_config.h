@@ -281,6 +281,9 @@ struct clt_config {
 
     /* how it was read */
     const char *path;
+    int64_t (*elastic)[2]; /* [n_elastic] numbers of ranks that DeepSpeed's section elasticity allows, and the
+                            * microbatch of each; NULL: there is none */
+    int n_elastic;
     const char *deepspeed; /* DeepSpeed's file, which was merged into the document; NULL: none */
     clt_yaml *yaml;        /* the document after overrides and references */
     json_t *merged;        /* the same as values */
@@ -349,7 +352,8 @@ json_t *clt_config_differences(const clt_config *c, const char *other);
 void clt_config_lines(const clt_config *c, clt_str *out);
 
 /* What a run of `ranks` ranks trains with, defaults included: {"train_batch_size", "micro_batch_size" (null:
- * the memory plan decides), "gradient_accumulation_steps" (null, too), "ranks", "optimizer": {"name", "lr",
+ * the memory plan decides), "gradient_accumulation_steps" (null, too), "ranks", "valid_ranks" (null unless
+ * DeepSpeed's elasticity names them), "optimizer": {"name", "lr",
  * ...} (of the default group), "scheduler": {"name", ...}, "precision", "loss_scale": {"rule", ...} (null
  * unless amp_fp16), "clipping": {"type", "threshold"} (null: none), "zero_stage" (or "auto"), "offload",
  * "warnings": [lines that the run prints about its configuration]}. The caller frees it. */

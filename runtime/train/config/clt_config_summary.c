@@ -82,10 +82,17 @@ static json_t *warnings_of(const clt_config *c) {
     return out;
 }
 
+static json_t *valid_ranks_of(const clt_config *c) {
+    json_t *out = c->n_elastic ? json_array() : json_null();
+    for (int i = 0; i < c->n_elastic; i++) json_array_append_new(out, json_integer(c->elastic[i][0]));
+    return out;
+}
+
 json_t *clt_config_summary(const clt_config *c, int ranks) {
     static const char *const stages[] = {"none", "host"};
     const json_t *precision = clt_config_value(c, "precision");
     json_t *out = batch_of(c, ranks);
+    json_object_set_new(out, "valid_ranks", valid_ranks_of(c));
     json_object_set_new(out, "optimizer", optimizer_of(c));
     json_object_set_new(out, "scheduler", scheduler_of(c));
     json_object_set_new(out, "precision",

@@ -126,8 +126,13 @@ static char *key_place_of(void *ctx, const char *path) {
 
 /* Where DeepSpeed skips keys that it does not know. */
 static const char *harmless(void *ctx, const char *path) {
-    static const char *const open[] = {
-        "activation_checkpointing.", "aio.", "optimizer.", "scheduler.", "checkpoint.", "data_types."};
+    static const char *const open[] = {"activation_checkpointing.",
+                                       "aio.",
+                                       "optimizer.",
+                                       "scheduler.",
+                                       "checkpoint.",
+                                       "data_types.",
+                                       "elasticity."};
     bool found = !strchr(path, '.');
     (void)ctx;
     for (size_t i = 0; i < CLT_COUNT_OF(open) && !found; i++)

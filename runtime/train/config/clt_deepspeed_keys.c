@@ -26,8 +26,6 @@
     static const clt_schema name##_schema = CLT_SCHEMA(name##_keys)
 
 REFUSED_SECTION(amp, "NVIDIA Apex is not used: set fp16 or bf16");
-REFUSED_SECTION(elasticity, "the batch would depend on the number of ranks: set train_batch_size; a run "
-                            "resumes on any number of ranks");
 REFUSED_SECTION(curriculum, "sequences keep their length: remove the section");
 REFUSED_SECTION(data_efficiency, "samples and tokens are not dropped or sorted: remove the section");
 REFUSED_SECTION(layer_drop, "layers are not dropped: remove the section");
@@ -48,6 +46,24 @@ static const clt_key tensorboard_keys[] = {
     KEY(str, "job_name", "\"DeepSpeedJobName\"", "see output_path"),
 };
 static const clt_schema tensorboard_schema = CLT_SCHEMA(tensorboard_keys);
+
+/* --- elasticity --- */
+
+static const clt_key elasticity_keys[] = {
+    KEY(bool, "enabled", "false", "true: the section chooses the batch"),
+    KEY(int, "max_train_batch_size", NULL, "largest batch; global_train_batch_size is what follows from it"),
+    KEY(list, "micro_batch_sizes", NULL, "device_train_microbatch_size is one of these"),
+    KEY(int, "min_gpus", "1", "least number of ranks"),
+    KEY(int, "max_gpus", "10000", "largest number of ranks"),
+    IGNORED(int, "min_time", "0", NULL, "a run is not restarted by a scheduler of its own"),
+    KEY(float, "version", "0.2", "0.1 or 0.2"),
+    KEY(bool, "prefer_larger_batch", "true", "of batches with equally many valid numbers the larger one"),
+    KEY(bool, "ignore_non_elastic_batch_info", "false",
+        "true: sizes of batches beside the section have no effect"),
+    KEY(int, "num_gpus_per_node", "1", "version 0.2: ranks come and go in nodes of so many"),
+    KEY(int, "model_parallel_size", "1", "must be 1"),
+};
+static const clt_schema elasticity_schema = CLT_SCHEMA(elasticity_keys);
 
 /* --- fp16, bf16 --- */
 
