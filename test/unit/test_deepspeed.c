@@ -290,6 +290,51 @@ static void loss_scales_are_deepspeeds(void **state) {
     json_decref(all);
 }
 
+/* A resume under the checkpoint's rule goes on as if nothing had happened, at every step of every trace. */
+static void resumed_scales_go_on(void **state) {
+    (void)state;
+    static const int64_t windows[] = {2, 3}, hystereses[] = {0, 1, 2, 3};
+    for (size_t k = 0; k < 2 * 4 * 3; k++) {
+        const clt_loss_scale_config c = {.kind = (int)(k / 8),
+                                         .initial = 256,
+                                         .min = 1,
+                                         .window = windows[k % 2],
+                                         .hysteresis = hystereses[k / 2 % 4]};
+        clt_loss_scale straight = clt_loss_scale_start(&c), resumed = straight;
+        for (int i = 0; i < 40; i++) {
+            const bool finite = i % 7 != 3 && i % 11 != 4;
+            clt_loss_scale_update(&c, &straight, finite);
+            resumed = clt_loss_scale_resume(&c, i % 2 ? c.kind : -1, resumed);
+            clt_loss_scale_update(&c, &resumed, finite);
+            assert_true(straight.scale == resumed.scale && straight.good_steps == resumed.good_steps);
+        }
+    }
+}
+
+/* Under another rule, window or hysteresis. */
+static void resumed_scales_change_rules(void **state) {
+    (void)state;
+    clt_loss_scale_config c = {
+        .kind = CLT_SCALE_DEEPSPEED, .initial = 65536, .min = 1, .window = 4, .hysteresis = 2};
+    const clt_loss_scale saved = {.scale = 128, .good_steps = 3, .hysteresis = 5};
+    clt_loss_scale s = clt_loss_scale_resume(&c, CLT_SCALE_DEEPSPEED, saved);
+    assert_true(s.scale == 128 && s.good_steps == 3 && s.hysteresis == 2);
+    s = clt_loss_scale_resume(&c, CLT_SCALE_DEEPSPEED, (clt_loss_scale){.scale = 128, .hysteresis = -4});
+    assert_int_equal(s.hysteresis, 2); /* saved by a run whose hysteresis was 0: the scale can fall again */
+    assert_int_equal(clt_loss_scale_update(&c, &s, false), CLT_OK);
+    assert_int_equal(clt_loss_scale_update(&c, &s, false), CLT_OK);
+    assert_true(s.scale == 64);
+    s = clt_loss_scale_resume(&c, CLT_SCALE_PYTORCH, saved);
+    assert_true(s.scale == 128 && s.good_steps == 0 && s.hysteresis == 2);
+    c.kind = CLT_SCALE_PYTORCH;
+    c.window = 2; /* shorter than the good steps so far: the next one doubles the scale */
+    s = clt_loss_scale_resume(&c, CLT_SCALE_PYTORCH, saved);
+    clt_loss_scale_update(&c, &s, true);
+    assert_true(s.scale == 256 && s.good_steps == 0);
+    c.kind = CLT_SCALE_STATIC;
+    assert_true(clt_loss_scale_resume(&c, CLT_SCALE_PYTORCH, saved).scale == 65536);
+}
+
 /* --- single keys --- */
 
 static void single_keys(void **state) {
@@ -437,6 +482,8 @@ int main(void) {
                                        cmocka_unit_test(engine_rates_are_deepspeeds),
                                        cmocka_unit_test(schedulers_are_checked),
                                        cmocka_unit_test(loss_scales_are_deepspeeds),
+                                       cmocka_unit_test(resumed_scales_go_on),
+                                       cmocka_unit_test(resumed_scales_change_rules),
                                        cmocka_unit_test(single_keys),
                                        cmocka_unit_test(notices_name_keys),
                                        cmocka_unit_test(liberties_of_hjson),
