@@ -37,8 +37,7 @@ static clt_status apply(clt_ops *ops, const clt_variant *v, const clt_optimizer_
     return clt_vector_launch(ops, v, "lamb_apply", count, args, CLT_COUNT_OF(args));
 }
 
-/* --- the check: two blocks of 64 elements, a tensor each; the first has no decay, but limits of its ratio
- * --- */
+/* --- the check: two blocks of 64 elements, a tensor each; the first has limits instead of decay --- */
 
 enum { N = 128, TENSORS = 2, FLOATS = sizeof(clt_optimizer_group) / 4 };
 

@@ -48,6 +48,15 @@ run 1 still "$tmp/still.json" "${json[@]}"
 [ -n "$(hash one_cycle)" ] && [ "$(hash betas)" = "$(hash one_cycle)" ] && [ "$(hash still)" != "$(hash one_cycle)" ]
 report "OneCycle's betas are the optimizer's" $?
 
+# The checkpoint names its rule of the loss scale; a run resumes under another one, from the scale that it had.
+scale_of() { "$cltrain" ckpt show --json "$tmp/bert_lamb" 2>/dev/null | tr -d ' \n' | grep -o "\"$1\":[0-9.]*" | head -n 1; }
+[ "$(scale_of loss_scale_rule)" = '"loss_scale_rule":2.0' ] && [ "$(scale_of loss_scale)" = '"loss_scale":1024.0' ]
+report "a checkpoint names the rule of its loss scale" $? "$(scale_of loss_scale_rule), $(scale_of loss_scale)"
+sed 's/"initial_scale_power": 10}/"initial_scale_power": 4}, "zero_optimization": {"stage": 1}/' "$configs/bert_lamb.json" >"$tmp/scale.json"
+run 1 bert_lamb "$tmp/scale.json" "${json[@]}"
+[ $? = 75 ] && [ "$(scale_of loss_scale_rule)" = '"loss_scale_rule":1.0' ] && [ "$(scale_of loss_scale)" = '"loss_scale":1024.0' ]
+report "a run resumes under another rule" $? "$(scale_of loss_scale_rule), $(scale_of loss_scale)"
+
 # A run of one rank resumes on two: the same batch, and the bits of one that never moved.
 run 1 elastic "$configs/elastic.json" "${json[@]}"
 [ $? = 75 ] && run 2 elastic "$configs/elastic.json" "${json[@]}"

@@ -290,8 +290,8 @@ static void loss_scales_are_deepspeeds(void **state) {
     json_decref(all);
 }
 
-/* A resume under the checkpoint's rule goes on as if nothing had happened, at every step of every trace. */
-static void resumed_scales_go_on(void **state) {
+/* A resume under the checkpoint's rule changes nothing, at every step of every trace. */
+static void resumed_scales_continue(void **state) {
     (void)state;
     static const int64_t windows[] = {2, 3}, hystereses[] = {0, 1, 2, 3};
     for (size_t k = 0; k < 2 * 4 * 3; k++) {
@@ -482,7 +482,7 @@ int main(void) {
                                        cmocka_unit_test(engine_rates_are_deepspeeds),
                                        cmocka_unit_test(schedulers_are_checked),
                                        cmocka_unit_test(loss_scales_are_deepspeeds),
-                                       cmocka_unit_test(resumed_scales_go_on),
+                                       cmocka_unit_test(resumed_scales_continue),
                                        cmocka_unit_test(resumed_scales_change_rules),
                                        cmocka_unit_test(single_keys),
                                        cmocka_unit_test(notices_name_keys),

@@ -208,7 +208,11 @@ static clt_status write_hosts(launch *l, char **path) {
                          "--hostfile, --include and --exclude are for mpirun: under srun choose hosts "
                          "with Slurm's options, or give --launcher mpirun");
     char *slots = clt_launch_hosts_slots(l->chosen);
-    if (slots) setenv(clt_env_name(CLT_ENV_SLOTS), slots, 1);
+    const char *name = clt_env_name(CLT_ENV_SLOTS);
+    if (slots)
+        setenv(name, slots, 1);
+    else
+        unsetenv(name);
     clt_free(slots);
     if (l->chosen->n == 1 && !strcmp(l->chosen->v[0].name, "localhost")) return CLT_OK;
     if (l->ranks == 1)
@@ -296,7 +300,7 @@ static clt_status read_hosts(arguments *a) {
     return st;
 }
 
-/* The options of the deepspeed launcher. -1: go on. */
+/* The options of the deepspeed launcher. Returns -1, or an exit code after a message. */
 static int choose_hosts(const clt_command *command, arguments *a) {
     const clt_launch_filter_words *f = &a->filter;
     if (!a->file && !f->include && !f->exclude && !f->nodes && !f->slots) return -1;

@@ -61,8 +61,7 @@ static const clt_key optimizer_keys[] = {
             "adamw, lamb; false: moments that started at 0 are used as they are"),
     CLT_KEY(clt_config_optimizer_raw, "max_coeff", max_coeff, "null",
             "lamb: most of the trust ratio; with it LAMB has DeepSpeed's rule: groups without weight_decay "
-            "have a "
-            "ratio, too, and the correction of moments multiplies the step instead of the direction",
+            "have a ratio, too, and the correction of moments multiplies the step, not the direction",
             .nullable = true),
     CLT_KEY(clt_config_optimizer_raw, "min_coeff", min_coeff, "null",
             "lamb with max_coeff: least of the trust ratio; default: 0", .nullable = true),
