@@ -23,7 +23,7 @@ typedef CLT_T(COPY_TYPE) copy_elem;
 #define PUT_COPY(v, at)
 #endif
 
-#define GROUP_FLOATS 12
+#define GROUP_FLOATS 14
 #define LR s[0]
 #define INVERSE s[2]
 #define BIAS_CORRECTION s[3]
@@ -34,6 +34,8 @@ typedef CLT_T(COPY_TYPE) copy_elem;
 #define EPS s[8]
 #define FROZEN s[9]
 #define L2 s[10]
+#define LEAST_RATIO s[12]
+#define MOST_RATIO s[13]
 
 static inline VEC flush(VEC x) {
     return ((x < 0x1p-126f) & (x > -0x1p-126f)) ? (VEC)(0.0f) : x;
@@ -85,7 +87,10 @@ __kernel void lamb_ratios(ulong count, __global const uint4 *tensors, ulong tens
         p = p + p_sums[p_sums_off + at];
         u = u + u_sums[u_sums_off + at];
     }
-    ratio[ratio_off + i] = L2 != 0.0f && p > 0.0f && u > 0.0f ? sqrt(p) / sqrt(u) : 1.0f;
+    const bool adapts = (L2 != 0.0f || MOST_RATIO != 0.0f) && p > 0.0f && u > 0.0f;
+    float r = adapts ? sqrt(p) / sqrt(u) : 1.0f;
+    if (adapts && MOST_RATIO != 0.0f) r = fmin(fmax(r, LEAST_RATIO), MOST_RATIO);
+    ratio[ratio_off + i] = r;
 }
 
 __kernel void lamb_apply(ulong count, __global float *p, ulong p_off, __global const float *u, ulong u_off,

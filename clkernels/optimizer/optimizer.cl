@@ -2,7 +2,7 @@
  * every rounding). Nothing is written unless status[2] is 1.
  *
  *   p, g, m, v        fp32, `count` elements (a multiple of 64)
- *   groups            array of clt_optimizer_group (12 floats each, see below)
+ *   groups            array of clt_optimizer_group (14 floats each, see below)
  *   group_of_block    one byte per 64 elements
  *   status            {norm, clip coefficient, finite flag}
  *   copy              receives the new weights as COPY_TYPE, also those of frozen groups; an argument with
@@ -26,7 +26,7 @@ typedef CLT_T(COPY_TYPE) copy_elem;
 #define PUT_COPY(v, at)
 #endif
 
-#define GROUP_FLOATS 12
+#define GROUP_FLOATS 14
 #define LR s[0]
 #define DECAY s[1]
 #define STEP_SIZE s[2]
@@ -82,14 +82,14 @@ __kernel void adamw(ulong count, __global float *p, ulong p_off, __global const 
             COPY_BLOCK(b);
             continue;
         }
-        float decay = DECAY, step_size = STEP_SIZE, bc = BIAS_CORRECTION, eps = EPS;
+        float decay = DECAY, step_size = STEP_SIZE, bc = BIAS_CORRECTION, eps = EPS, l2 = L2;
         float b1 = BETA1, b2 = BETA2, omb1 = ONE_MINUS_BETA1, omb2 = ONE_MINUS_BETA2;
         for (size_t i = b; i < b + BLOCK; i += LANES) {
-            VEC gi = VLOAD(g + i, LANES) * clip;
+            VEC pi = VLOAD(p + i, LANES);
+            VEC gi = fma((VEC)(l2), pi, VLOAD(g + i, LANES) * clip);
             VEC mi = flush(fma((VEC)(b1), VLOAD(m + i, LANES), omb1 * gi));
             VEC vi = flush(fma((VEC)(b2), VLOAD(v + i, LANES), omb2 * (gi * gi)));
-            VEC pi = VLOAD(p + i, LANES) * decay;
-            pi = pi - step_size * (mi / (sqrt(vi) / bc + eps));
+            pi = pi * decay - step_size * (mi / (sqrt(vi) / bc + eps));
             VSTORE(pi, p + i, LANES);
             PUT_COPY(pi, i);
             VSTORE(mi, m + i, LANES);

@@ -107,7 +107,7 @@ static void set_defaults(clt_schema_reader *r, const clt_schema *s, char *out) {
 
 /* "; known are a, b" if there are few; the caller frees it. */
 static char *known_keys(const clt_schema *s) {
-    enum { MOST = 12 };
+    enum { MOST = 14 };
     clt_str text = {0};
     for (size_t i = 0; i < s->n && s->n <= MOST; i++)
         if (s->keys[i].status != CLT_KEY_REFUSED && strcmp(s->keys[i].name, "*") != 0)

@@ -189,7 +189,7 @@ clt_status clt_device_check_pattern(const char *pattern, int local_size) {
     CLT_TRY(clt_platform_find(&found, &n));
     clt_status st = CLT_OK;
     for (int r = 0; r < local_size && st == CLT_OK; r++)
-        st = clt_select(found, n, pattern, r, local_size, &index, &share, &sharing);
+        st = clt_select(found, n, pattern, NULL, r, local_size, &index, &share, &sharing);
     clt_free(found);
     return st;
 }
@@ -198,7 +198,8 @@ clt_status clt_device_open(const clt_device_params *p, clt_device **out) {
     clt_found *found;
     int n, index = 0, share = 0, sharing = 1;
     CLT_TRY(clt_platform_find(&found, &n));
-    clt_status st = clt_select(found, n, p->pattern, p->local_rank, p->local_size, &index, &share, &sharing);
+    clt_status st =
+        clt_select(found, n, p->pattern, p->slots, p->local_rank, p->local_size, &index, &share, &sharing);
     if (st == CLT_OK) st = open_found(&found[index], p, share, sharing, out);
     clt_free(found);
     return st;

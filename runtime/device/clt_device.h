@@ -50,13 +50,15 @@ typedef struct {
                           * the devices that an entry matches only the fastest kind counts, and one runtime
                           * for each CPU; ranks with the same entry take them in turn. */
     int local_rank, local_size; /* among the ranks of this host, which share its devices; alone: 0 and 1 */
-    const char *cache_dir;      /* NULL: the default cache folder */
-    double timeout;             /* seconds; 0: $CLTRAIN_DEVICE_TIMEOUT, otherwise 120 */
-    bool profile;               /* time every kernel */
-    int threads;                /* CPU devices: compute units to use; 0: all, or this rank's equal share */
-    bool helpers;               /* allow helper processes; for a caller that will rehearse */
-    bool need_exact;            /* refuse a device that numerics: exact cannot use (CLT_NO_DEVICE) */
-    bool reprobe;               /* probe and measure again instead of using what is stored */
+    const int *slots; /* [local_size] the place, among the devices of its entry, of the device that each rank
+                       * takes, modulo their number; NULL: in turn */
+    const char *cache_dir; /* NULL: the default cache folder */
+    double timeout;        /* seconds; 0: $CLTRAIN_DEVICE_TIMEOUT, otherwise 120 */
+    bool profile;          /* time every kernel */
+    int threads;           /* CPU devices: compute units to use; 0: all, or this rank's equal share */
+    bool helpers;          /* allow helper processes; for a caller that will rehearse */
+    bool need_exact;       /* refuse a device that numerics: exact cannot use (CLT_NO_DEVICE) */
+    bool reprobe;          /* probe and measure again instead of using what is stored */
 } clt_device_params;
 clt_device_params clt_device_params_default(void);
 

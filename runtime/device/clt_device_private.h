@@ -162,10 +162,11 @@ clt_status clt_device_open_helper(int platform, int device, const char *id, cons
  * none. */
 clt_status clt_platform_find(clt_found **out, int *count);
 /* clt_select.c: *index: the index in found[0 ... n - 1] of the device that `pattern` (clt_device_params;
- * NULL: the default) gives to this rank. *sharing: how many ranks of the host get the same device, this one
- * included; *share: this rank's place among them, from 0. CLT_NO_DEVICE, with a message, if none matches. */
-clt_status clt_select(const clt_found *found, int n, const char *pattern, int local_rank, int local_size,
-                      int *index, int *share, int *sharing);
+ * NULL: the default) and `slots` (NULL: none) give to this rank. *sharing: how many ranks of the host get the
+ * same device, this one included; *share: this rank's place among them, from 0. CLT_NO_DEVICE, with a
+ * message, if none matches. */
+clt_status clt_select(const clt_found *found, int n, const char *pattern, const int *slots, int local_rank,
+                      int local_size, int *index, int *share, int *sharing);
 /* clt_error.c: OpenCL's name of an error code, a constant; "unknown error" for an unknown code. */
 const char *clt_cl_name(cl_int e);
 /* Prints "WHAT on DEVICE failed: CL_..." for a failed call, with advice if memory ran out. Returns

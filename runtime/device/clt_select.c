@@ -73,12 +73,14 @@ static clt_status no_match(const clt_found *found, int n, const char *entry, siz
     return st;
 }
 
-/* The index of a rank's device, or -1: ranks with the same entry take its devices in turn. */
-static int device_of(const clt_found *found, int n, const char *pattern, int rank) {
+/* The index of a rank's device, or -1: ranks with the same entry take its devices in turn, or by their slots.
+ */
+static int device_of(const clt_found *found, int n, const char *pattern, const int *slots, int rank) {
     size_t len, other_len;
     const char *entry = entry_of(pattern, rank, &len);
     int list[MAX_CANDIDATES], count = candidates(found, n, entry, len, list), turn = 0;
     if (count == 0) return -1;
+    if (slots) return list[slots[rank] % count];
     for (int r = 0; r < rank; r++) {
         const char *other = entry_of(pattern, r, &other_len);
         turn += other_len == len && strncasecmp(other, entry, len) == 0;
@@ -86,17 +88,17 @@ static int device_of(const clt_found *found, int n, const char *pattern, int ran
     return list[turn % count];
 }
 
-clt_status clt_select(const clt_found *found, int n, const char *pattern, int local_rank, int local_size,
-                      int *index, int *share, int *sharing) {
+clt_status clt_select(const clt_found *found, int n, const char *pattern, const int *slots, int local_rank,
+                      int local_size, int *index, int *share, int *sharing) {
     if (!pattern) pattern = clt_env(CLT_ENV_DEVICE);
     if (!pattern) pattern = "";
     size_t len;
     const char *entry = entry_of(pattern, local_rank, &len);
-    int mine = device_of(found, n, pattern, local_rank);
+    int mine = device_of(found, n, pattern, slots, local_rank);
     if (mine < 0) return no_match(found, n, entry, len);
     int before = 0, all = 0;
     for (int r = 0; r < CLT_MAX(local_size, local_rank + 1); r++) {
-        int other = device_of(found, n, pattern, r);
+        int other = device_of(found, n, pattern, slots, r);
         bool same =
             other == mine || (other >= 0 && found[other].facts.host_cpu && found[mine].facts.host_cpu);
         before += same && r < local_rank;

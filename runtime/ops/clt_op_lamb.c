@@ -37,7 +37,7 @@ static clt_status apply(clt_ops *ops, const clt_variant *v, const clt_optimizer_
     return clt_vector_launch(ops, v, "lamb_apply", count, args, CLT_COUNT_OF(args));
 }
 
-/* --- the check: two blocks of 64 elements, a tensor each; the first has no decay, so its ratio is 1 --- */
+/* --- the check: two blocks of 64 elements, a tensor each; the first has limits instead of decay --- */
 
 enum { N = 128, TENSORS = 2, FLOATS = sizeof(clt_optimizer_group) / 4 };
 
@@ -81,6 +81,8 @@ static clt_status check(clt_ops *ops, const clt_variant *v, void *ctx) {
     clt_optimizer_params p = {0};
     clt_ref tensor_of_block, *const place[] = {&p.p, &p.g, &p.m, &p.v};
     group[0].l2 = 0;
+    group[0].least_ratio = 0.5f;
+    group[0].most_ratio = 1.5f;
     for (int i = 0; i < 4; i++) {
         h[i] = clt_check_random(&c, N, (uint64_t)i);
         for (int k = 0; i == 3 && k < N; k++) h[i][k] = h[i][k] * h[i][k];

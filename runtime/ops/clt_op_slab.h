@@ -53,7 +53,7 @@ clt_status clt_op_add(clt_ops *ops, clt_ref dst, clt_ref src, uint64_t count);
 clt_status clt_op_sum_parts(clt_ops *ops, const clt_sum_parts *s);
 
 /* The constants of one parameter group for step t. The host computes each in double and rounds it once
- * (docs/numerics.md). The layout is that of 12 floats, which kernels read. */
+ * (docs/numerics.md). The layout is that of 14 floats, which kernels read. */
 typedef struct {
     float lr;              /* Lion, SGD: learning rate lr_t; AdamW does not read it */
     float decay;           /* AdamW, Lion: factor of the weights, which includes the decay; 1: none */
@@ -61,9 +61,10 @@ typedef struct {
     float bias_correction; /* AdamW: sqrt(1 - beta2^t) */
     float beta1;           /* SGD: the momentum */
     float beta2, one_minus_beta1, one_minus_beta2, eps;
-    float frozen;   /* nonzero: p, m and v of this group are not updated */
-    float l2;       /* SGD: weight_decay, whose product with the weight is added to the gradient */
-    float nesterov; /* SGD: nonzero: Nesterov's momentum */
+    float frozen; /* nonzero: p, m and v of this group are not updated */
+    float l2; /* SGD, AdamW: its product with the weight is added to the gradient, LAMB: to the direction */
+    float nesterov;                /* SGD: nonzero: Nesterov's momentum */
+    float least_ratio, most_ratio; /* LAMB: limits of the ratio of every tensor; most_ratio 0: none */
 } clt_optimizer_group;
 enum { CLT_MAX_PARAM_GROUPS = 64 };
 
@@ -104,8 +105,9 @@ typedef struct {
 } clt_segment_sumsq_params;
 clt_status clt_op_segment_sumsq(clt_ops *ops, const clt_segment_sumsq_params *p);
 
-/* ratio[t] = |weights| / |direction| of tensor t, from the sums of its segments, added ascending; 1 if its
- * group has no weight decay (l2) or one of both is 0. */
+/* ratio[t] = |weights| / |direction| of tensor t, from the sums of its segments, added ascending; 1 if one of
+ * both is 0. With a most_ratio it is between least_ratio and most_ratio; without one it is 1 if the group has
+ * no weight decay (l2). */
 typedef struct {
     uint64_t tensors;
     clt_ref tensor;                 /* uint32 [tensors, 4]: first segment, end, first block, 0 */

@@ -1,5 +1,5 @@
 /* LAMB over pieces of the slab: every variant on every device gives the oracle's words, and the oracle
- * follows the formula in double. Three tensors: one of two chunks, two in the second of them. */
+ * follows the formula in double. Several tensors: one of two chunks, the others in the second of them. */
 #include "test/test_util.h"
 
 #include <math.h>
@@ -12,9 +12,9 @@ enum {
     CHUNKS = 2,
     N = CHUNKS * CLT_CHUNK,
     BLOCK = 64,
-    GROUPS = 3,
-    TENSORS = 4,
-    SEGMENTS = 5,
+    GROUPS = 5,
+    TENSORS = 6,
+    SEGMENTS = 7,
     FIRST_BLOCK = 1024
 };
 
@@ -22,19 +22,16 @@ enum {
 static const struct {
     int64_t first, count;
     int group;
-} tensor[TENSORS] = {{0, CLT_CHUNK + 1000, 0},
-                     {CLT_CHUNK + 1024, 100, 1},
-                     {CLT_CHUNK + 1152, 64, 0},
-                     {CLT_CHUNK + 1216, 65, 2}};
-static const uint32_t segment[SEGMENTS][2] = {{FIRST_BLOCK, CLT_CHUNK},
-                                              {FIRST_BLOCK + 1024, 1000},
-                                              {FIRST_BLOCK + 1040, 100},
-                                              {FIRST_BLOCK + 1042, 64},
-                                              {FIRST_BLOCK + 1043, 65}};
-static const uint32_t segments_of[TENSORS][4] = {
-    {0, 2, 0, 0}, {2, 3, 1040, 0}, {3, 4, 1042, 0}, {4, 5, 1043, 0}};
-static const uint32_t place[SEGMENTS] = {4, 0, 2, 1, 3};
+} tensor[TENSORS] = {{0, CLT_CHUNK + 1000, 0},  {CLT_CHUNK + 1024, 100, 1}, {CLT_CHUNK + 1152, 64, 0},
+                     {CLT_CHUNK + 1216, 65, 2}, {CLT_CHUNK + 1344, 64, 3},  {CLT_CHUNK + 1408, 60, 4}};
+static const uint32_t segment[SEGMENTS][2] = {
+    {FIRST_BLOCK, CLT_CHUNK}, {FIRST_BLOCK + 1024, 1000}, {FIRST_BLOCK + 1040, 100}, {FIRST_BLOCK + 1042, 64},
+    {FIRST_BLOCK + 1043, 65}, {FIRST_BLOCK + 1045, 64},   {FIRST_BLOCK + 1046, 60}};
+static const uint32_t segments_of[TENSORS][4] = {{0, 2, 0, 0},    {2, 3, 1040, 0}, {3, 4, 1042, 0},
+                                                 {4, 5, 1043, 0}, {5, 6, 1045, 0}, {6, 7, 1046, 0}};
+static const uint32_t place[SEGMENTS] = {4, 0, 2, 1, 3, 6, 5};
 
+/* Group 1 has no decay, 2 is frozen; 3 and 4 have limits of their ratios, which are above and below them. */
 static void make_groups(clt_optimizer_group g[GROUPS]) {
     for (int i = 0; i < GROUPS; i++)
         g[i] = (clt_optimizer_group){.lr = 2e-3f,
@@ -47,6 +44,11 @@ static void make_groups(clt_optimizer_group g[GROUPS]) {
                                      .eps = 1e-6f,
                                      .l2 = i == 1 ? 0.0f : 0.02f,
                                      .frozen = i == 2 ? 1.0f : 0.0f};
+    g[3].l2 = 0.0f;
+    g[3].least_ratio = 1e-3f;
+    g[3].most_ratio = 2e-3f;
+    g[4].least_ratio = 1e3f;
+    g[4].most_ratio = 2e3f;
 }
 
 typedef struct {
@@ -145,6 +147,7 @@ static void lamb_case(int d, float flag, int copy_type) {
     tu_assert_ok(clt_op_lamb_ratios(tu_ops(d), &r), "ratios");
     tu_assert_ok(clt_op_lamb_apply(tu_ops(d), &p, (clt_ref){shorts.buf, shorts.off * 2}, r.ratio), "step");
     if (flag == 1.0f) oracle(&s, group, status[1], ratio);
+    if (flag == 1.0f) assert_true(ratio[4] == 2e-3f && ratio[5] == 1e3f);
     if (flag == 1.0f) tu_assert_words("ratios", tu_download(r.ratio, TENSORS), ratio, TENSORS);
     tu_assert_words("weights", tu_download(p.p, N), s.p, N);
     tu_assert_words("directions", tu_download(p.g, N), s.g, N);
@@ -198,9 +201,23 @@ static void oracle_follows_the_formula(void **state_) {
     free_state(&s);
 }
 
+/* A limited ratio needs no decay. */
+static void limits_hold(void **state_) {
+    (void)state_;
+    const clt_optimizer_group none = {0}, limited = {.least_ratio = 0.01f, .most_ratio = 10.0f};
+    static const struct {
+        float p, u, want;
+    } cases[] = {{4, 1, 2}, {1e6f, 1, 10}, {1, 1e6f, 0.01f}, {0, 1, 1}, {1, 0, 1}};
+    for (size_t i = 0; i < CLT_COUNT_OF(cases); i++) {
+        assert_true(clt_ref_lamb_ratio(1, &cases[i].p, &cases[i].u, &limited) == cases[i].want);
+        assert_true(clt_ref_lamb_ratio(1, &cases[i].p, &cases[i].u, &none) == 1.0f);
+    }
+}
+
 int main(int argc, char **argv) {
     tu_init(argc, argv);
     const struct CMUnitTest tests[] = {cmocka_unit_test(oracle_follows_the_formula),
+                                       cmocka_unit_test(limits_hold),
                                        cmocka_unit_test(lamb_gives_the_oracles_words)};
     return tu_run(tests, CLT_COUNT_OF(tests));
 }

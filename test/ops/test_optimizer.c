@@ -126,7 +126,7 @@ static void adamw_follows_its_formula(void **state) {
         float *grad = tu_random(N, 10 + (uint64_t)t, 0.1f);
         clt_ref_adamw(N, p, grad, m, v, &g[0], (float)clip);
         for (int i = 0; i < N; i++) {
-            double x = grad[i] * clip;
+            double x = grad[i] * clip + wd * dp[i]; /* group 0 also has l2 */
             dp[i] *= 1.0 - lr / lr0 * wd;
             dm[i] = b1 * dm[i] + (1 - b1) * x;
             dv[i] = b2 * dv[i] + (1 - b2) * x * x;

@@ -305,15 +305,28 @@ static void read_state(const rig *r, const clt_slab_entry *e, float *part[CLT_EN
     }
 }
 
-/* The direction of element k of step t (from 1), from the moments after the step and the weight before. */
+/* The direction of element k of step t (from 1), from the moments after the step and the weight before. Decay
+ * that joins the gradient is in the moments. */
 static double direction(const clt_optimizer_config *o, float *const state[], double before, uint64_t k, int t,
                         double wd) {
     const clt_param_group *g = &o->groups[0];
+    const bool lamb = o->kind == CLT_OPTIMIZER_LAMB,
+               corrected = !o->uncorrected && !(lamb && o->max_coeff > 0) && o->kind != CLT_OPTIMIZER_ADAGRAD;
     const double m = (double)state[1][k];
-    if (o->kind == CLT_OPTIMIZER_SGD) return m; /* which has the weight decay */
-    const double v = (double)state[2][k] / (1 - pow(g->beta2, t)),
-                 adam = m / (1 - pow(g->beta1, t)) / (sqrt(v) + g->eps);
-    return adam + (o->kind == CLT_OPTIMIZER_LAMB ? wd * before : 0);
+    if (o->kind == CLT_OPTIMIZER_SGD) return m;
+    const double v = (double)state[2][k] / (corrected ? 1 - pow(g->beta2, t) : 1),
+                 adam = m / (corrected ? 1 - pow(g->beta1, t) : 1) / (sqrt(v) + g->eps);
+    return adam + (lamb ? wd * before : 0);
+}
+
+/* The tensor's learning rate with LAMB's ratio and, in DeepSpeed's rule, the corrections of the moments. */
+static double rate_of(const clt_optimizer_config *o, double lr, double wd, int t, double w, double u) {
+    const clt_param_group *g = &o->groups[0];
+    const bool limited = o->max_coeff > 0;
+    if (o->kind != CLT_OPTIMIZER_LAMB) return lr;
+    if (limited && !o->uncorrected) lr *= sqrt(1 - pow(g->beta2, t)) / (1 - pow(g->beta1, t));
+    if (!(limited || wd > 0) || !(w > 0 && u > 0)) return lr;
+    return lr * (limited ? fmin(fmax(sqrt(w / u), o->min_coeff), o->max_coeff) : sqrt(w / u));
 }
 
 /* What the rules of README.md make of a tensor's weights before the step, against what the engine made. lr is
@@ -326,9 +339,8 @@ static void check_step(const clt_optimizer_config *o, const clt_slab_entry *e, c
         w += (double)before[k] * (double)before[k];
         u += d * d;
     }
-    const bool ratio = o->kind == CLT_OPTIMIZER_LAMB && wd > 0 && w > 0 && u > 0;
-    const double rate = ratio ? lr * sqrt(w / u) : lr;
-    const double keep = o->kind == CLT_OPTIMIZER_TORCH_ADAMW ? 1 - lr * wd : 1;
+    const double rate = rate_of(o, lr, wd, t, w, u);
+    const double keep = o->kind == CLT_OPTIMIZER_TORCH_ADAMW && !o->l2 ? 1 - lr * wd : 1;
     for (uint64_t k = 0; k < e->count; k++) {
         const double x = (double)before[k], want = x * keep - rate * direction(o, state, x, k, t, wd),
                      d = fabs((double)state[0][k] - want);
@@ -380,7 +392,18 @@ static void optimizers_follow_the_rates(void **state) {
                                             "optimizer.lr=0.005"};
     steps_follow_the_rates(lamb_over, 2); /* AdamW */
     steps_follow_the_rates(sgd_over, CLT_COUNT_OF(sgd_over));
+    static const char *const more[][3] = {
+        {"optimizer.name=lamb", "optimizer.max_coeff=0.9", "optimizer.min_coeff=0.5"},
+        {"optimizer.name=lamb", "optimizer.max_coeff=10", "optimizer.bias_correction=false"},
+        {"optimizer.name=adamw", "optimizer.adam_w_mode=false", "optimizer.weight_decay=0.1"},
+        {"optimizer.name=adamw", "optimizer.bias_correction=false", "optimizer.weight_decay=0.1"},
+        {"optimizer.name=adagrad", "optimizer.eps=1e-6", "optimizer.weight_decay=0.1"}};
     steps_follow_the_rates(lamb_over, CLT_COUNT_OF(lamb_over));
+    for (size_t i = 0; i < CLT_COUNT_OF(more); i++) {
+        const char *over[] = {
+            DECAY, "scheduler.alpha_i=0.5", "optimizer.lr=0.005", more[i][0], more[i][1], more[i][2]};
+        steps_follow_the_rates(over, CLT_COUNT_OF(over));
+    }
 }
 
 /* A tensor that was replaced in the source is loaded, and the others as the file has them. */

@@ -59,6 +59,12 @@ static void notices_follow_what_is_done(void **state) {
         {"optimizer={name: decoupled_adamw, momentum: 0.9}", "optimizer.momentum", true},
         {"optimizer={name: decoupled_adamw, nesterov: true}", "optimizer.nesterov", true},
         {"optimizer={name: sgd, betas: [0.9, 0.95]}", "optimizer.betas", true},
+        {"optimizer={name: adagrad, betas: [0.9, 0.95]}", "optimizer.betas", true},
+        {"optimizer={name: lamb, adam_w_mode: false}", "optimizer.adam_w_mode", true},
+        {"optimizer={name: decoupled_adamw, bias_correction: false}", "optimizer.bias_correction", true},
+        {"optimizer={name: lamb, bias_correction: false}", "optimizer.bias_correction", false},
+        {"optimizer={name: adamw, max_coeff: 2}", "optimizer.max_coeff", true},
+        {"optimizer={name: lamb, min_coeff: 0.5}", "optimizer.min_coeff", true},
         {"optimizer={name: sgd, momentum: 0.9}", "optimizer.momentum", false}};
     for (size_t i = 0; i < CLT_COUNT_OF(all); i++) {
         clt_config *c = cu_load_with(all[i].override);

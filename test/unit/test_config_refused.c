@@ -92,6 +92,8 @@ static const struct {
     {"model.init_config.init_div_is_residual=-1", "init_div_is_residual", "above 0"},
     {"model.loss_fn=mse", "loss_fn", "ust be one of"},
     {"optimizer.name=adam", "optimizer.name", "ust be one of"},
+    {"optimizer={name: lamb, max_coeff: 0}", "optimizer.max_coeff", "must be above 0"},
+    {"optimizer={name: lamb, max_coeff: 1, min_coeff: 2}", "optimizer.min_coeff", "must be 0 to max_coeff"},
     {"optimizer.layer_decay=0", "layer_decay", "must be above 0 and at most 1"},
     {"optimizer.layer_decay=1.25", "layer_decay", "must be above 0 and at most 1"},
     {"optimizer.layer_decay=0.75", "layer_decay", "only models of the family vit"},

@@ -36,9 +36,11 @@ static clt_found make_found(int p, int d, const char *platform, const char *name
     return f;
 }
 
+static const int *slots; /* of the ranks in pick */
+
 static int pick(const clt_found *f, int n, const char *pattern, int rank, int size, int *sharing) {
     int index = -1, share, all = 0;
-    if (clt_select(f, n, pattern, rank, size, &index, &share, &all) != CLT_OK) return -1;
+    if (clt_select(f, n, pattern, slots, rank, size, &index, &share, &all) != CLT_OK) return -1;
     if (sharing) *sharing = all;
     return index;
 }
@@ -58,6 +60,11 @@ static void ranks_get_devices(void **state) {
     /* Default: the GPUs with their own memory, in turn. */
     for (int r = 0; r < 4; r++) assert_int_equal(pick(f, ALL, "", r, 4, &sharing), 3 + r % 2);
     assert_int_equal(sharing, 2);
+    /* Slots choose among the same devices, modulo their number. */
+    slots = (const int[]){1, 0, 3};
+    for (int r = 0; r < 3; r++) assert_int_equal(pick(f, ALL, "", r, 3, &sharing), r == 1 ? 3 : 4);
+    assert_int_equal(sharing, 2);
+    slots = NULL;
     /* Two runtimes on one CPU count as one device. */
     for (int r = 0; r < 3; r++) assert_int_equal(pick(f, CPUS, "", r, 3, &sharing), 0);
     assert_int_equal(sharing, 3);

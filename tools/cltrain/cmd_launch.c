@@ -10,6 +10,7 @@
 #include "collectives/clt_group.h"
 #include "tools/cltrain/commands.h"
 #include "tools/cltrain/launch_hop.h"
+#include "tools/cltrain/launch_hosts.h"
 #include "tools/cltrain/launch_run.h"
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_options.h"
@@ -19,6 +20,8 @@ typedef enum { OPEN_MPI, MPICH, SRUN } launcher_kind;
 typedef struct {
     launcher_kind kind;
     const char *hosts, *device;
+    const clt_launch_hosts *chosen; /* instead of `hosts`; NULL: none */
+    bool dry;                       /* only print what would be done */
     int64_t ranks;
     char *path; /* of mpirun or srun */
     char *dir;  /* CLTRAIN_LAUNCH_DIR of the ranks */
@@ -123,6 +126,8 @@ static void launcher_words(const launch *l, clt_strv *v) {
     }
     /* A rank alone on its host has nobody there who reports its death; mpirun does, unless it is quiet. */
     if (!l->hosts) clt_strv_add(v, "--quiet");
+    /* CLTRAIN_SLOTS counts ranks host by host */
+    if (l->chosen) add_all(v, (const char *const[]){"--map-by", "slot", NULL});
     add_all(v, (const char *const[]){"--bind-to", "none", "--oversubscribe",
                                      /* containers often forbid the system call of other values */
                                      "--mca", "btl_vader_single_copy_mechanism", "none", NULL});
@@ -159,9 +164,26 @@ static void command_words(const launch *l, const clt_strv *rest, clt_strv *v) {
 
 /* --- running --- */
 
+static void print_plan(const launch *l, const clt_strv *words) {
+    for (int i = 0; l->chosen && i < l->chosen->n; i++) {
+        const clt_launch_host *host = &l->chosen->v[i];
+        printf("host %s: slots", host->name);
+        for (int k = 0; k < host->n; k++) printf("%s%d", k ? "," : " ", host->slot[k]);
+        puts("");
+    }
+    printf("ranks: %lld\ncommand:", (long long)l->ranks);
+    for (size_t i = 0; i < words->n; i++) printf(" %s", words->v[i]);
+    puts("");
+}
+
 static int run(launch *l, const clt_strv *rest) {
     clt_strv words = {0};
     command_words(l, rest, &words);
+    if (l->dry) {
+        print_plan(l, &words);
+        clt_strv_free(&words);
+        return 0;
+    }
     clt_strv_add_owned(&words, NULL);
     clt_launch_run_params p = {.argv = words.v,
                                .dir = l->dir,
@@ -177,6 +199,41 @@ static int run(launch *l, const clt_strv *rest) {
     return code;
 }
 
+/* The chosen hosts as mpirun's host file in the launch's folder, and their slots for the ranks. One that is
+ * only this host needs no file. */
+static clt_status write_hosts(launch *l, char **path) {
+    if (!l->chosen) return CLT_OK;
+    if (l->kind == SRUN && l->ranks > 1)
+        return clt_error(CLT_USAGE,
+                         "--hostfile, --include and --exclude are for mpirun: under srun choose hosts "
+                         "with Slurm's options, or give --launcher mpirun");
+    char *slots = clt_launch_hosts_slots(l->chosen);
+    const char *name = clt_env_name(CLT_ENV_SLOTS);
+    if (slots)
+        setenv(name, slots, 1);
+    else
+        unsetenv(name);
+    clt_free(slots);
+    if (l->chosen->n == 1 && !strcmp(l->chosen->v[0].name, "localhost")) return CLT_OK;
+    if (l->ranks == 1)
+        return clt_error(CLT_USAGE, "one rank on host '%.80s' needs no launch: start cltrain there",
+                         l->chosen->v[0].name);
+    char *text = clt_launch_hosts_text(l->chosen, l->kind == MPICH);
+    *path = clt_path_join(l->dir, "hosts");
+    clt_status st = clt_io_write_atomic(*path, text, strlen(text));
+    clt_free(text);
+    l->hosts = *path;
+    return st;
+}
+
+static int start_in_folder(launch *l, const clt_strv *rest) {
+    char *hosts = NULL;
+    const clt_status st = write_hosts(l, &hosts);
+    const int code = st == CLT_OK ? run(l, rest) : clt_status_exit_code(st);
+    clt_free(hosts);
+    return code;
+}
+
 static int start(launch *l, const clt_strv *rest, const char *want) {
     const char *tmp = clt_env(CLT_ENV_TMPDIR);
     clt_launch_run_signals();
@@ -187,7 +244,7 @@ static int start(launch *l, const clt_strv *rest, const char *want) {
     l->dir = clt_format("%s/cltrain-launch.XXXXXX", tmp ? tmp : "/tmp");
     int code = clt_status_exit_code(CLT_IO);
     if (mkdtemp(l->dir)) {
-        code = run(l, rest);
+        code = start_in_folder(l, rest);
         clt_io_remove_tree(l->dir);
     } else {
         clt_error(CLT_IO, "cannot create folder %s: %s", l->dir, strerror(errno));
@@ -219,19 +276,100 @@ static bool is_for_one(const char *name) {
     return false;
 }
 
+enum { NOT_GIVEN = INT32_MIN };
+
+typedef struct {
+    launch l;
+    const char *want, *hop, *file;
+    clt_launch_filter_words filter;
+    clt_launch_hosts chosen;
+} arguments;
+
+static clt_status read_hosts(arguments *a) {
+    char *text;
+    size_t bytes;
+    if (!a->file) {
+        clt_launch_hosts_local(a->filter.slots ? (int)a->filter.slots : CLT_LAUNCH_MOST_SLOTS, &a->chosen);
+        return CLT_OK;
+    }
+    CLT_TRY(clt_io_read_all(a->file, 1 << 20, &text, &bytes));
+    char *copy = clt_strndup(text, bytes);
+    clt_status st = clt_launch_hosts_parse(copy, a->file, &a->chosen);
+    clt_free(copy);
+    clt_free(text);
+    return st;
+}
+
+/* The options of the deepspeed launcher. Returns -1, or an exit code after a message. */
+static int choose_hosts(const clt_command *command, arguments *a) {
+    const clt_launch_filter_words *f = &a->filter;
+    if (!a->file && !f->include && !f->exclude && !f->nodes && !f->slots) return -1;
+    if (a->l.hosts || a->hop)
+        return clt_options_fail(command,
+                                "%s cannot be combined with --hostfile, --include, --exclude, --num_nodes "
+                                "and --num_gpus",
+                                a->hop ? "--hop" : "--hosts");
+    if (f->nodes < 0 || f->slots < 0 || f->slots > CLT_LAUNCH_MOST_SLOTS)
+        return clt_options_fail(command, "--num_nodes and --num_gpus must be above 0");
+    if (!a->file && (f->exclude || (!f->slots && !(f->include && strchr(f->include, ':')))))
+        return clt_options_fail(command, "%s needs --hostfile, which says how many slots a host has",
+                                f->exclude   ? "--exclude"
+                                : f->include ? "--include HOST"
+                                             : "--num_nodes");
+    clt_status st = read_hosts(a);
+    if (st == CLT_OK) st = clt_launch_hosts_apply(&a->chosen, f);
+    if (st != CLT_OK) return clt_status_exit_code(st);
+    const int ranks = clt_launch_hosts_ranks(&a->chosen);
+    if (a->l.ranks != NOT_GIVEN && a->l.ranks != ranks)
+        return clt_options_fail(command, "-n is %lld, but the hosts have %d slots: leave -n out",
+                                (long long)a->l.ranks, ranks);
+    a->l.ranks = ranks;
+    a->l.chosen = &a->chosen;
+    return -1;
+}
+
+static int check_arguments(const clt_command *command, arguments *a, const clt_strv *rest) {
+    launch *l = &a->l;
+    if (rest->n == 0) return clt_options_fail(command, "COMMAND is missing, for example: train run.yaml");
+    if (a->hop && (l->ranks != NOT_GIVEN || l->device || l->dry))
+        return clt_options_fail(command, "--hop sets ranks and devices of each leg: remove %s",
+                                l->device               ? "--device"
+                                : l->ranks != NOT_GIVEN ? "-n"
+                                                        : "--dry-run");
+    if (is_for_one(rest->v[0]))
+        return clt_options_fail(command,
+                                "only train, eval and clbench run on several ranks: start %s without launch",
+                                rest->v[0]);
+    const int code = choose_hosts(command, a);
+    if (code >= 0) return code;
+    if (l->ranks == NOT_GIVEN) l->ranks = 1;
+    if (l->ranks < 1 || l->ranks > CLT_GROUP_MAX_RANKS)
+        return clt_options_fail(command, "-n must be 1 to %d", CLT_GROUP_MAX_RANKS);
+    if (l->hosts && access(l->hosts, R_OK) != 0)
+        return clt_status_exit_code(
+            clt_error(CLT_IO, "cannot read the host file %s: %s", l->hosts, strerror(errno)));
+    return -1;
+}
+
 int cmd_launch(int argc, char **argv) {
-    enum { NOT_GIVEN = INT32_MIN };
-    launch l = {.ranks = NOT_GIVEN};
-    const char *want = NULL, *hop = NULL;
+    arguments a = {.l = {.ranks = NOT_GIVEN}};
     const clt_option options[] = {
-        {"ranks", 'n', CLT_OPT_INT, &l.ranks, "N", "number of ranks"},
-        {"hosts", 0, CLT_OPT_STR, &l.hosts, "FILE", "mpirun's host file (srun: --nodefile)"},
-        {"device", 'd', CLT_OPT_STR, &l.device, "LIST",
+        {"ranks", 'n', CLT_OPT_INT, &a.l.ranks, "N", "number of ranks"},
+        {"hosts", 0, CLT_OPT_STR, &a.l.hosts, "FILE", "mpirun's host file (srun: --nodefile)"},
+        {"hostfile", 0, CLT_OPT_STR, &a.file, "FILE",
+         "DeepSpeed's host file (HOST slots=N): one rank for each slot"},
+        {"include", 0, CLT_OPT_STR, &a.filter.include, "SLOTS",
+         "only these slots: HOST[:SLOT,SLOT...]@HOST..."},
+        {"exclude", 0, CLT_OPT_STR, &a.filter.exclude, "SLOTS", "all slots of --hostfile but these"},
+        {"num_nodes", 0, CLT_OPT_INT, &a.filter.nodes, "N", "only the first N hosts of --hostfile"},
+        {"num_gpus", 0, CLT_OPT_INT, &a.filter.slots, "N", "slots 0 to N-1 of each host, or of this one"},
+        {"device", 'd', CLT_OPT_STR, &a.l.device, "LIST",
          "device patterns, one per rank of a host, used in turn"},
-        {"hop", 0, CLT_OPT_STR, &hop, "LEGS",
+        {"hop", 0, CLT_OPT_STR, &a.hop, "LEGS",
          "change devices during the run: legs DEVICE*RANKS:TIME,... in turn, repeated until max_duration; a "
          "leg on several devices is DEVICE+DEVICE"},
-        {"launcher", 0, CLT_OPT_STR, &want, "NAME", "mpirun or srun (default: srun inside a Slurm job)"},
+        {"launcher", 0, CLT_OPT_STR, &a.want, "NAME", "mpirun or srun (default: srun inside a Slurm job)"},
+        {"dry-run", 0, CLT_OPT_FLAG, &a.l.dry, NULL, "print hosts, slots and the command, and start nothing"},
     };
     const clt_command command = {
         .name = "cltrain launch",
@@ -242,6 +380,7 @@ int cmd_launch(int argc, char **argv) {
         .examples = "  cltrain launch -n 4 train run.yaml\n"
                     "  cltrain launch -n 2 --device nvidia,pocl train run.yaml\n"
                     "  cltrain launch -n 16 --hosts hosts.txt train run.yaml\n"
+                    "  cltrain launch --hostfile hosts.txt --include node1@node2:0,2 train run.yaml\n"
                     "  cltrain launch -n 16 --hosts hosts.txt clbench allreduce\n"
                     "  cltrain launch --hop \"nvidia*1:200ba,pocl*2:20ba\" train run.yaml\n",
         .options = options,
@@ -249,25 +388,13 @@ int cmd_launch(int argc, char **argv) {
         .stop_at_positional = true};
     clt_strv rest = {0};
     int code = clt_options_parse(&command, argc, argv, &rest);
-    if (code < 0 && rest.n == 0)
-        code = clt_options_fail(&command, "COMMAND is missing, for example: train run.yaml");
-    if (code < 0 && hop && (l.ranks != NOT_GIVEN || l.device))
-        code = clt_options_fail(&command, "--hop sets ranks and devices of each leg: remove %s",
-                                l.device ? "--device" : "-n");
-    if (code < 0 && is_for_one(rest.v[0]))
-        code = clt_options_fail(&command,
-                                "only train, eval and clbench run on several ranks: start %s without launch",
-                                rest.v[0]);
-    if (l.ranks == NOT_GIVEN) l.ranks = 1;
-    if (code < 0 && (l.ranks < 1 || l.ranks > CLT_GROUP_MAX_RANKS))
-        code = clt_options_fail(&command, "-n must be 1 to %d", CLT_GROUP_MAX_RANKS);
-    if (code < 0 && l.hosts && access(l.hosts, R_OK) != 0)
-        code = clt_status_exit_code(
-            clt_error(CLT_IO, "cannot read the host file %s: %s", l.hosts, strerror(errno)));
-    leg_launch leg = {l, want};
+    if (code < 0) code = check_arguments(&command, &a, &rest);
+    leg_launch leg = {a.l, a.want};
     if (code < 0)
-        code = hop ? clt_launch_hop(hop, &rest, !l.hosts && !clt_env(CLT_ENV_SLURM_JOB_ID), start_leg, &leg)
-                   : start(&l, &rest, want);
+        code = a.hop ? clt_launch_hop(a.hop, &rest, !a.l.hosts && !clt_env(CLT_ENV_SLURM_JOB_ID), start_leg,
+                                      &leg)
+                     : start(&a.l, &rest, a.want);
+    clt_launch_hosts_free(&a.chosen);
     clt_strv_free(&rest);
     return code;
 }

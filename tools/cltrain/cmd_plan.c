@@ -4,6 +4,7 @@
 
 #include "tools/cltrain/commands.h"
 #include "tools/cltrain/report_data.h"
+#include "tools/cltrain/train_args.h"
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_options.h"
 #include "runtime/train/engine/clt_engine.h"
@@ -281,12 +282,24 @@ static void print_notes(const clt_config *c, const clt_plan *p, const stages *s)
     clt_strv_free(&notes);
 }
 
+/* What DeepSpeed's section elasticity allows. */
+static void print_elastic(const clt_config *c) {
+    if (c->n_elastic == 0) return;
+    printf("elasticity   %d number%s of ranks for batch %lld\n  ranks  microbatch  accumulation\n",
+           c->n_elastic, c->n_elastic == 1 ? "" : "s", (long long)c->global_train_batch_size);
+    for (int i = 0; i < c->n_elastic; i++) {
+        const long long ranks = c->elastic[i][0], micro = c->elastic[i][1];
+        printf("  %5lld  %10lld  %12lld\n", ranks, micro, c->global_train_batch_size / (micro * ranks));
+    }
+}
+
 static void print_plan(const clt_config *c, const clt_device_facts *f, const clt_plan *p,
                        const clt_plan_room *room, const stages *s, const saving *how) {
     print_work(c, f, p);
     print_memory(c, p, room->capacity);
     print_stages(c, room, s);
     print_notes(c, p, s);
+    print_elastic(c);
     print_saving(how);
 }
 
@@ -295,13 +308,16 @@ static void print_json(const clt_config *c, const clt_plan *p, uint64_t capacity
     const clt_plan_memory *m = &p->memory;
     char every[32] = "null";
     if (s->stall > 0) snprintf(every, sizeof every, "%.6g", young_interval(s->mttf, s->stall));
+    json_t *summary = clt_config_summary(c, p->ranks);
+    char *text = json_dumps(summary, JSON_COMPACT);
+    json_decref(summary);
     printf("{\"stage\":%d,\"shard_ranks\":%d,\"replicas\":%d,\"host\":%llu,", p->stage, p->shard_ranks,
            p->replicas, (unsigned long long)m->host);
     print_stages_json(all);
     printf("\"parameters\":%llu,\"microbatch\":%lld,\"weights\":%llu,\"weights_16\":%llu,\"gradients\":%llu,"
            "\"optimizer\":%llu,\"activations\":%llu,\"logits\":%llu,\"workspace\":%llu,\"exchange\":%llu,"
            "\"other\":%llu,\"total\":%llu,\"capacity\":%llu,\"flops_per_%s\":%.6g,\"checkpoint\":%llu,"
-           "\"save_every_seconds\":%s}\n",
+           "\"save_every_seconds\":%s,\"configuration\":%s}\n",
            (unsigned long long)clt_model_param_count(c->model), (long long)p->microbatch,
            (unsigned long long)m->weights, (unsigned long long)m->copy, (unsigned long long)m->gradients,
            (unsigned long long)m->optimizer, (unsigned long long)m->model.activations,
@@ -309,13 +325,14 @@ static void print_json(const clt_config *c, const clt_plan *p, uint64_t capacity
            (unsigned long long)m->reduction, (unsigned long long)m->model.other, (unsigned long long)m->total,
            (unsigned long long)capacity, clt_model_get_terms(c->model)->unit,
            clt_model_train_flops_per_token(c->model, c->max_seq_len), (unsigned long long)s->checkpoint,
-           every);
+           every, text);
+    clt_free(text);
 }
 
 /* --- the command --- */
 
 typedef struct {
-    const char *device;
+    const char *device, *deepspeed;
     int64_t ranks, stage; /* stage -1: that of a run */
     double save_seconds, mttf_hours;
     bool json;
@@ -366,6 +383,8 @@ int cmd_plan(int argc, char **argv) {
     const clt_option options[] = {
         {"device", 'd', CLT_OPT_STR, &o.device, "NAME",
          "pattern of a device of this machine, or h200, h100, a100-40, mi250, mi300, 24gb"},
+        {"deepspeed", 0, CLT_OPT_STR, &o.deepspeed, "FILE",
+         "merge a DeepSpeed configuration (ds_config.json) into CONFIG.yaml (docs/deepspeed.md)"},
         {"ranks", 'r', CLT_OPT_INT, &o.ranks, "N", "number of ranks (default 1)"},
         {"stage", 0, CLT_OPT_INT, &o.stage, "S",
          "plan for this stage of sharding, 0 to 3 (default: what a run does)"},
@@ -395,7 +414,9 @@ int cmd_plan(int argc, char **argv) {
         code = clt_options_fail(&command, "a configuration is required: CONFIG.yaml");
     if (code < 0) code = check(&command, &o);
     if (code < 0) {
-        clt_status st = clt_config_load(rest.v[0], (const char *const *)rest.v + 1, rest.n - 1, &c);
+        if (o.deepspeed) clt_strv_add_owned(&rest, clt_train_deepspeed_override(o.deepspeed));
+        clt_status st =
+            clt_config_load_for(rest.v[0], (const char *const *)rest.v + 1, rest.n - 1, (int)o.ranks, &c);
         if (st == CLT_OK) st = clt_config_check_ranks(c, c->exact_lanes, (int)o.ranks);
         if (st == CLT_OK) st = find_device(o.device, &f);
         if (st == CLT_OK) st = print(c, &o, &f);

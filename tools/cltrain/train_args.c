@@ -42,25 +42,39 @@ static int parse_forms(const clt_command *command, const forms *f, clt_run_optio
 }
 
 /* The file's name is text whatever it looks like. */
-static char *deepspeed_override(const char *path) {
+char *clt_train_deepspeed_override(const char *path) {
     clt_str text = {0};
     clt_str_add(&text, "deepspeed=");
     clt_json_escape(&text, path);
     return text.s;
 }
 
+/* What is done instead of a run. */
+typedef struct {
+    bool print, list, list_deepspeed, check, json;
+} asked;
+
+static void print_summary(const clt_config *c) {
+    json_t *summary = clt_config_summary(c, clt_launch_detect().size);
+    char *text = json_dumps(summary, 0);
+    puts(text);
+    clt_free(text);
+    json_decref(summary);
+}
+
 /* Reads the configuration. Returns -1 to start the run, or an exit code after --print-config and
  * --dry-run. */
-static int load(clt_strv *rest, const char *deepspeed, bool print, bool check, clt_train_args *out) {
+static int load(clt_strv *rest, const char *deepspeed, const asked *a, clt_train_args *out) {
     clt_str text = {0};
-    if (deepspeed) clt_strv_add_owned(rest, deepspeed_override(deepspeed));
+    if (deepspeed) clt_strv_add_owned(rest, clt_train_deepspeed_override(deepspeed));
     clt_status st = clt_config_load(rest->v[0], (const char *const *)rest->v + 1, rest->n - 1, &out->cfg);
     if (st != CLT_OK) return clt_status_exit_code(clt_group_refuse(st));
-    if (!print && !check) return -1;
+    if (!a->print && !a->check) return -1;
     clt_config_print(out->cfg, true, &text);
-    if (print) fputs(text.s, stdout);
+    if (a->print) fputs(text.s, stdout);
     clt_str_free(&text);
-    if (check) {
+    if (a->json) print_summary(out->cfg);
+    if (a->check) {
         clt_config_notices(out->cfg);
         clt_info(
             "%s: configuration is valid; devices, memory, data, schedule and checkpoints were not checked",
@@ -81,21 +95,23 @@ int clt_train_args_read(int argc, char **argv, clt_train_args *out) {
     *out = (clt_train_args){.opt = {.started = clt_now()}};
     clt_run_options *o = &out->opt;
     forms f = {0};
-    bool print = false, list = false, list_deepspeed = false, check = false;
+    asked a = {0};
     const clt_option options[] = {
         {"device", 'd', CLT_OPT_STR, &o->device, "PATTERN",
          "part of a platform's or device's name, P:D, or a list with one entry per rank"},
         CLT_DISABLE_ROW_OPTION,
         {"deepspeed", 0, CLT_OPT_STR, &f.deepspeed, "FILE",
          "merge a DeepSpeed configuration (ds_config.json) into CONFIG.yaml (docs/deepspeed.md)"},
-        {"print-config", 0, CLT_OPT_FLAG, &print, NULL,
+        {"print-config", 0, CLT_OPT_FLAG, &a.print, NULL,
          "print the merged configuration and the source of each value"},
-        {"list-keys", 0, CLT_OPT_FLAG, &list, NULL,
+        {"list-keys", 0, CLT_OPT_FLAG, &a.list, NULL,
          "print every key of the configuration, its status and its meaning"},
-        {"list-deepspeed-keys", 0, CLT_OPT_FLAG, &list_deepspeed, NULL,
+        {"list-deepspeed-keys", 0, CLT_OPT_FLAG, &a.list_deepspeed, NULL,
          "print every key of a DeepSpeed configuration, its status and its meaning"},
-        {"dry-run", 'n', CLT_OPT_FLAG, &check, NULL,
+        {"dry-run", 'n', CLT_OPT_FLAG, &a.check, NULL,
          "check the configuration, name what has no effect, then exit; devices and data are not checked"},
+        {"json", 0, CLT_OPT_FLAG, &a.json, NULL,
+         "with --dry-run: print what the run trains with as one JSON object"},
         {"stop-after", 0, CLT_OPT_STR, &f.stop_after, "TIME",
          "train this long (200ba, 1ep, 3600sec ...), then save and exit with code 75; max_duration and "
          "schedule stay unchanged"},
@@ -115,8 +131,7 @@ int clt_train_args_read(int argc, char **argv, clt_train_args *out) {
     const clt_command command = {
         .name = "cltrain train",
         .usage = "CONFIG.yaml [key.sub=value ...]",
-        .summary =
-            "Trains a model described by an LLM Foundry YAML. Values on the command line override the file.",
+        .summary = "Trains a model described by an LLM Foundry YAML. Values given as arguments override it.",
         .examples = "  cltrain train run.yaml\n"
                     "  cltrain train run.yaml max_duration=100ba optimizer.lr=1e-3 save_folder=runs/a\n"
                     "  cltrain train run.yaml --device pocl --print-config\n"
@@ -126,12 +141,14 @@ int clt_train_args_read(int argc, char **argv, clt_train_args *out) {
         .n_options = CLT_COUNT_OF(options)};
     clt_strv rest = {0};
     int code = clt_options_parse(&command, argc, argv, &rest);
-    if (code < 0 && list) code = list_keys(clt_config_list_keys);
-    if (code < 0 && list_deepspeed) code = list_keys(clt_deepspeed_list_keys);
+    if (code < 0 && (a.list || a.list_deepspeed))
+        code = list_keys(a.list ? clt_config_list_keys : clt_deepspeed_list_keys);
     if (code < 0 && rest.n == 0)
         code = clt_options_fail(&command, "a configuration is required: CONFIG.yaml");
+    if (code < 0 && a.json && (!a.check || a.print))
+        code = clt_options_fail(&command, "--json needs --dry-run, without --print-config");
     if (code < 0) code = parse_forms(&command, &f, o);
-    if (code < 0) code = load(&rest, f.deepspeed, print, check, out);
+    if (code < 0) code = load(&rest, f.deepspeed, &a, out);
     clt_strv_free(&rest);
     return code;
 }

@@ -15,4 +15,7 @@ typedef struct {
 int clt_train_args_read(int argc, char **argv, clt_train_args *out);
 void clt_train_args_free(clt_train_args *a);
 
+/* The override that --deepspeed PATH stands for. The caller frees it. */
+char *clt_train_deepspeed_override(const char *path);
+
 #endif

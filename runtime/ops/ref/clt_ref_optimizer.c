@@ -12,7 +12,7 @@ void clt_ref_adamw(uint64_t n, float *p, const float *g, float *m, float *v, con
                    float clip) {
     if (group->frozen != 0.0f) return;
     for (uint64_t i = 0; i < n; i++) {
-        float gi = g[i] * clip;
+        float gi = fmaf(group->l2, p[i], g[i] * clip);
         m[i] = flush(fmaf(group->beta1, m[i], group->one_minus_beta1 * gi));
         v[i] = flush(fmaf(group->beta2, v[i], group->one_minus_beta2 * (gi * gi)));
         float denominator = sqrtf(v[i]) / group->bias_correction + group->eps;
@@ -60,7 +60,10 @@ float clt_ref_lamb_ratio(uint64_t segments, const float *weights, const float *d
         p = p + weights[i];
         u = u + directions[i];
     }
-    return group->l2 != 0.0f && p > 0.0f && u > 0.0f ? sqrtf(p) / sqrtf(u) : 1.0f;
+    const bool limited = group->most_ratio != 0.0f;
+    if ((group->l2 == 0.0f && !limited) || !(p > 0.0f && u > 0.0f)) return 1.0f;
+    const float r = sqrtf(p) / sqrtf(u);
+    return limited ? fminf(fmaxf(r, group->least_ratio), group->most_ratio) : r;
 }
 
 void clt_ref_lamb_apply(uint64_t n, float *p, const float *u, const clt_optimizer_group *group, float ratio) {

@@ -59,7 +59,7 @@ static clt_status read_document(clt_config_builder *b, clt_yaml *y, const char *
     CLT_TRY(clt_yaml_to_json(y, &b->c.merged));
     if (!json_is_object(b->c.merged))
         return clt_error(CLT_BAD_CONFIG, "%s: a configuration is a map of keys", b->c.path);
-    return clt_deepspeed_apply(&b->c, clt_launch_detect().size);
+    return clt_deepspeed_apply(&b->c, b->ranks);
 }
 
 /* A callback or logger named without arguments ("lr_monitor:") is on, with the defaults. */
@@ -74,6 +74,7 @@ static void fill_empty_children(json_t *section) {
 /* Values that mean "not given". */
 static void preset(clt_config_builder *b) {
     b->autoresume = b->numerics = b->recompute = b->offload = -1;
+    b->optimizer.min_coeff = b->optimizer.max_coeff = NAN;
     b->optimizer.hyper = (clt_config_hyper){NAN, {NAN, NAN}, NAN, NAN, NAN};
     clt_config_scheduler_raw *s = &b->scheduler;
     s->alpha = s->alpha_i = s->alpha_f = s->alpha_f_decay = s->alpha_f_cooldown = NAN;
@@ -191,10 +192,11 @@ static clt_status read_all(clt_config_builder *b, clt_yaml *y, const char *const
     return resolve(&r, b);
 }
 
-/* Takes over y. */
+/* Takes over y. ranks 0: those of this job. */
 static clt_status from_document(const char *what, clt_yaml *y, const char *const *overrides, size_t n,
-                                int64_t model, clt_config **out) {
+                                int64_t model, int ranks, clt_config **out) {
     clt_config_builder *b = clt_calloc(1, sizeof *b);
+    b->ranks = ranks ? ranks : clt_launch_detect().size;
     clt_strv_add(&b->c.strings, what);
     b->c.path = b->c.strings.v[0];
     clt_status st = read_all(b, y, overrides, n, model);
@@ -208,7 +210,14 @@ static clt_status from_document(const char *what, clt_yaml *y, const char *const
 clt_status clt_config_load(const char *path, const char *const *overrides, size_t n, clt_config **out) {
     clt_yaml *y;
     CLT_TRY(clt_yaml_load(path, &y));
-    return from_document(path, y, overrides, n, TRAINING, out);
+    return from_document(path, y, overrides, n, TRAINING, 0, out);
+}
+
+clt_status clt_config_load_for(const char *path, const char *const *overrides, size_t n, int ranks,
+                               clt_config **out) {
+    clt_yaml *y;
+    CLT_TRY(clt_yaml_load(path, &y));
+    return from_document(path, y, overrides, n, TRAINING, ranks, out);
 }
 
 clt_status clt_config_load_eval(const char *path, const char *const *overrides, size_t n_overrides,
@@ -220,7 +229,7 @@ clt_status clt_config_load_eval(const char *path, const char *const *overrides, 
         clt_yaml *y;
         clt_config *c = NULL;
         st = clt_yaml_load(path, &y);
-        if (st == CLT_OK) st = from_document(path, y, overrides, n_overrides, (int64_t)*n, &c);
+        if (st == CLT_OK) st = from_document(path, y, overrides, n_overrides, (int64_t)*n, 0, &c);
         if (st != CLT_OK) break;
         models = CLT_MAX(c->n_models, (size_t)1);
         *out = clt_realloc(*out, (*n + 1) * sizeof(clt_config *));
@@ -237,7 +246,7 @@ clt_status clt_config_parse(const char *text, size_t bytes, const char *what, co
                             size_t n, clt_config **out) {
     clt_yaml *y;
     CLT_TRY(clt_yaml_parse(text, bytes, what, &y));
-    return from_document(what, y, overrides, n, TRAINING, out);
+    return from_document(what, y, overrides, n, TRAINING, 0, out);
 }
 
 void clt_config_free(clt_config *c) {
@@ -255,6 +264,7 @@ void clt_config_free(clt_config *c) {
     clt_strv_free(&c->load_ignore_keys);
     clt_strv_free(&c->devices);
     clt_free(c->lanes_per_rank);
+    clt_free(c->elastic);
     clt_strv_free(&c->strings);
     clt_notices_free(&c->notices);
     clt_strv_free(&c->remarks);

@@ -65,13 +65,14 @@ typedef struct {
     bool drop_last;
 } clt_loader_config;
 
-/* The first two are Composer's, then come PyTorch's, and timm's. */
+/* The first two are Composer's, then come PyTorch's, timm's (or DeepSpeed's), and PyTorch's again. */
 typedef enum {
     CLT_OPTIMIZER_ADAMW,
     CLT_OPTIMIZER_LIONW,
     CLT_OPTIMIZER_TORCH_ADAMW,
     CLT_OPTIMIZER_SGD,
-    CLT_OPTIMIZER_LAMB
+    CLT_OPTIMIZER_LAMB,
+    CLT_OPTIMIZER_ADAGRAD
 } clt_optimizer_kind;
 
 typedef struct {
@@ -83,14 +84,17 @@ const clt_optimizer_traits *clt_optimizer_of(clt_optimizer_kind kind);
 
 typedef struct {
     const char *match; /* regular expression searched in tensor names; NULL: the default group */
-    double lr, beta1, beta2, eps, weight_decay; /* SGD: beta1 is the momentum */
+    double lr, beta1, beta2, eps, weight_decay; /* SGD: beta1 is the momentum; Adagrad: no betas */
 } clt_param_group;
 
 typedef struct {
     clt_optimizer_kind kind;
-    bool nesterov;      /* SGD */
-    double layer_decay; /* 1: all layers have the same learning rate */
-    int n_groups;       /* at least 1; group 0 is the default group, the rest in listed order */
+    bool nesterov;               /* SGD */
+    bool l2;                     /* adamw: weight_decay joins the gradient (Adam), instead of the weights */
+    bool uncorrected;            /* adamw, LAMB: without the corrections of the moments in the first steps */
+    double min_coeff, max_coeff; /* LAMB: DeepSpeed's rule with these limits; max_coeff 0: timm's rule */
+    double layer_decay;          /* 1: all layers have the same learning rate */
+    int n_groups;                /* at least 1; group 0 is the default group, the rest in listed order */
     clt_param_group groups[CLT_MAX_PARAM_GROUPS];
     clt_strv disable_grad; /* regular expressions: tensors whose name matches are frozen */
 } clt_optimizer_config;
@@ -277,6 +281,9 @@ struct clt_config {
 
     /* how it was read */
     const char *path;
+    int64_t (*elastic)[2]; /* [n_elastic] numbers of ranks that DeepSpeed's section elasticity allows, and the
+                            * microbatch of each; NULL: there is none */
+    int n_elastic;
     const char *deepspeed; /* DeepSpeed's file, which was merged into the document; NULL: none */
     clt_yaml *yaml;        /* the document after overrides and references */
     json_t *merged;        /* the same as values */
@@ -292,6 +299,10 @@ enum { CLT_MOST_LANES = 1024 }; /* cltrain.exact_lanes, a power of two */
  * that does not need data, devices or ranks. CLT_BAD_CONFIG after one message; CLT_USAGE for an override
  * without '='. */
 clt_status clt_config_load(const char *path, const char *const *overrides, size_t n, clt_config **out);
+/* The same for a run of `ranks` ranks (clt_config_load: those of this job), which a DeepSpeed configuration
+ * depends on. */
+clt_status clt_config_load_for(const char *path, const char *const *overrides, size_t n, int ranks,
+                               clt_config **out);
 /* The same of a text in memory; `what` names it in messages. */
 clt_status clt_config_parse(const char *text, size_t bytes, const char *what, const char *const *overrides,
                             size_t n, clt_config **out);
@@ -339,6 +350,14 @@ json_t *clt_config_differences(const clt_config *c, const char *other);
 /* Appends what all ranks of a run must have in common, defaults included: one line "a.b: VALUE" for each key,
  * VALUE as JSON. Equal configurations have the same lines, in any order. Without cltrain.device. */
 void clt_config_lines(const clt_config *c, clt_str *out);
+
+/* What a run of `ranks` ranks trains with, defaults included: {"train_batch_size", "micro_batch_size" (null:
+ * the memory plan decides), "gradient_accumulation_steps" (null, too), "ranks", "valid_ranks" (null unless
+ * DeepSpeed's elasticity names them), "optimizer": {"name", "lr",
+ * ...} (of the default group), "scheduler": {"name", ...}, "precision", "loss_scale": {"rule", ...} (null
+ * unless amp_fp16), "clipping": {"type", "threshold"} (null: none), "zero_stage" (or "auto"), "offload",
+ * "warnings": [lines that the run prints about its configuration]}. The caller frees it. */
+json_t *clt_config_summary(const clt_config *c, int ranks);
 
 /* Every key with type, default, status and reason as Markdown table rows: docs/configuration.md. */
 void clt_config_list_keys(clt_str *out);

@@ -13,7 +13,8 @@ typedef struct { /* NaN: not given */
 
 typedef struct {
     int kind; /* clt_optimizer_kind, or one behind it: no_op */
-    bool nesterov;
+    bool nesterov, adam_w_mode, bias_correction;
+    double min_coeff, max_coeff; /* NaN: not given */
     double layer_decay;
     clt_config_hyper hyper;
     json_t *disable_grad, *param_groups; /* borrowed */
@@ -50,6 +51,7 @@ typedef struct { /* callbacks.load_checkpoint */
 typedef struct {
     clt_config c; /* first, so that a pointer to one is a pointer to the other */
     int precision, clip_type, tune, check_action;
+    int ranks;                           /* that the configuration is read for */
     int autoresume, numerics, recompute; /* -1: not given */
     bool activation_checkpointing;
     int sharding_strategy;
@@ -119,6 +121,8 @@ void clt_config_preset_rate(clt_config_scheduler_raw *s);
 clt_status clt_config_check_deepspeed_keys(clt_schema_reader *r, const clt_config_builder *b,
                                            const char *name);
 clt_status clt_config_resolve_deepspeed_rate(clt_schema_reader *r, clt_config_builder *b);
+/* {"name", parameters of the kind ...}, defaults included. The caller frees it. */
+json_t *clt_config_rate_values(const clt_schedule_config *s);
 clt_status clt_config_resolve_loggers(clt_schema_reader *r, clt_config_builder *b);
 /* Adds the tensors of callbacks.layer_freezing to optimizer.disable_grad. */
 void clt_config_freeze_layers(clt_config_builder *b);

@@ -8,9 +8,9 @@
 #include "runtime/train/config/clt_config_internal.h"
 
 /* clt_optimizer_kind, then LLM Foundry's update that changes nothing, which is one with rates of 0. */
-static const char *const optimizer_names[] = {
-    "decoupled_adamw", "decoupled_lionw", "adamw", "sgd", "lamb", "no_op", NULL};
-enum { NO_OP = CLT_OPTIMIZER_LAMB + 1 };
+static const char *const optimizer_names[] = {"decoupled_adamw", "decoupled_lionw", "adamw", "sgd", "lamb",
+                                              "adagrad",         "no_op",           NULL};
+enum { NO_OP = CLT_OPTIMIZER_ADAGRAD + 1 };
 
 const clt_optimizer_traits *clt_optimizer_of(clt_optimizer_kind kind) {
     static const clt_optimizer_traits all[] = {
@@ -18,23 +18,26 @@ const clt_optimizer_traits *clt_optimizer_of(clt_optimizer_kind kind) {
         [CLT_OPTIMIZER_LIONW] = {"decoupled_lionw", "DecoupledLionW", 1},
         [CLT_OPTIMIZER_TORCH_ADAMW] = {"adamw", "AdamW", 2},
         [CLT_OPTIMIZER_SGD] = {"sgd", "SGD", 1},
-        [CLT_OPTIMIZER_LAMB] = {"lamb", "Lamb", 2}};
+        [CLT_OPTIMIZER_LAMB] = {"lamb", "Lamb", 2},
+        [CLT_OPTIMIZER_ADAGRAD] = {"adagrad", "Adagrad", 2}};
     return &all[kind];
 }
 
-#define NOT_COMPUTED "it is not computed here: use decoupled_adamw, decoupled_lionw, adamw, sgd or lamb"
+#define NOT_COMPUTED                                                                                         \
+    "it is not computed here: use decoupled_adamw, decoupled_lionw, adamw, sgd, lamb or adagrad"
 static const clt_refusal refused_optimizers[] = {
     {"clip_lion", NOT_COMPUTED}, {"adalr_lion", NOT_COMPUTED}, {NULL, NULL}};
 
 #define HYPER_ROWS(type)                                                                                     \
-    CLT_KEY(type, "lr", hyper.lr, NULL, "learning rate; default: 1e-3, decoupled_lionw 1e-4"),               \
+    CLT_KEY(type, "lr", hyper.lr, NULL, "learning rate; default: 1e-3, decoupled_lionw 1e-4, adagrad 1e-2"), \
         CLT_KEY_OF(&clt_kind_betas, type, "betas", hyper.betas, NULL,                                        \
                    "decay rates; default: decoupled_adamw [0.9, 0.95], decoupled_lionw [0.9, 0.99], "        \
-                   "adamw and lamb [0.9, 0.999]; not for sgd"),                                              \
-        CLT_KEY(type, "eps", hyper.eps, NULL, "decoupled_adamw, adamw, lamb; default: 1e-8, lamb 1e-6"),     \
+                   "adamw and lamb [0.9, 0.999]; not for sgd and adagrad"),                                  \
+        CLT_KEY(type, "eps", hyper.eps, NULL,                                                                \
+                "decoupled_adamw, adamw, lamb, adagrad; default: 1e-8, lamb 1e-6, adagrad 1e-10"),           \
         CLT_KEY(type, "weight_decay", hyper.weight_decay, NULL,                                              \
                 "decoupled_*: weights are multiplied by 1 - lr_t/lr * this, adamw: by 1 - lr_t * this; "     \
-                "sgd: weights times this are added to gradients; lamb: to the step's direction, "            \
+                "sgd, adagrad: weights times this are added to gradients; lamb: to the step's direction, "   \
                 "and groups without it have no trust ratio; default: decoupled_adamw 1e-5, adamw 0.01, "     \
                 "others 0"),                                                                                 \
         CLT_KEY(type, "momentum", hyper.momentum, NULL, "sgd; default: 0")
@@ -52,6 +55,16 @@ static const clt_key optimizer_keys[] = {
             .refused = refused_optimizers),
     HYPER_ROWS(clt_config_optimizer_raw),
     CLT_KEY(clt_config_optimizer_raw, "nesterov", nesterov, "false", "sgd: Nesterov's momentum"),
+    CLT_KEY(clt_config_optimizer_raw, "adam_w_mode", adam_w_mode, "true",
+            "adamw; false: weights times weight_decay are added to gradients (PyTorch's Adam)"),
+    CLT_KEY(clt_config_optimizer_raw, "bias_correction", bias_correction, "true",
+            "adamw, lamb; false: moments that started at 0 are used as they are"),
+    CLT_KEY(clt_config_optimizer_raw, "max_coeff", max_coeff, "null",
+            "lamb: most of the trust ratio; with it LAMB has DeepSpeed's rule: groups without weight_decay "
+            "have a ratio, too, and the correction of moments multiplies the step, not the direction",
+            .nullable = true),
+    CLT_KEY(clt_config_optimizer_raw, "min_coeff", min_coeff, "null",
+            "lamb with max_coeff: least of the trust ratio; default: 0", .nullable = true),
     CLT_KEY(clt_config_optimizer_raw, "layer_decay", layer_decay, "1.0",
             "vit: the learning rate of a layer is that of the next layer times this, as timm's layer_decay; "
             "layers are the embedding, each block and the head"),
@@ -202,7 +215,7 @@ static void drop_unused(clt_schema_reader *r, const char *path, const clt_optimi
                         clt_config_hyper *h) {
     const bool sgd = o->kind == CLT_OPTIMIZER_SGD;
     if (sgd || o->kind == CLT_OPTIMIZER_LIONW) unused(r, path, "eps", o, &h->eps);
-    if (sgd) unused(r, path, "betas", o, &h->betas[0]);
+    if (sgd || o->kind == CLT_OPTIMIZER_ADAGRAD) unused(r, path, "betas", o, &h->betas[0]);
     if (!sgd) unused(r, path, "momentum", o, &h->momentum);
 }
 
@@ -267,6 +280,30 @@ static clt_status resolve_nesterov(clt_schema_reader *r, const clt_config_optimi
     return CLT_OK;
 }
 
+/* Keys of single rules, which others ignore with a notice. */
+static clt_status resolve_variants(clt_schema_reader *r, const clt_config_optimizer_raw *raw,
+                                   clt_optimizer_config *o) {
+    const bool adam = o->kind == CLT_OPTIMIZER_TORCH_ADAMW, lamb = o->kind == CLT_OPTIMIZER_LAMB;
+    if (!raw->adam_w_mode && !adam) clt_notices_add(r->notices, "optimizer.adam_w_mode", "only adamw has it");
+    if (!raw->bias_correction && !adam && !lamb)
+        clt_notices_add(r->notices, "optimizer.bias_correction", "only adamw and lamb have it");
+    if (isfinite(raw->max_coeff) && !lamb)
+        clt_notices_add(r->notices, "optimizer.max_coeff", "only lamb has it");
+    if (isfinite(raw->min_coeff) && !(lamb && isfinite(raw->max_coeff)))
+        clt_notices_add(r->notices, "optimizer.min_coeff", "it belongs to lamb with max_coeff");
+    o->l2 = adam && !raw->adam_w_mode;
+    o->uncorrected = (adam || lamb) && !raw->bias_correction;
+    if (!lamb || isnan(raw->max_coeff)) return CLT_OK;
+    o->max_coeff = raw->max_coeff;
+    o->min_coeff = or_else(raw->min_coeff, 0);
+    if (!(o->max_coeff > 0))
+        return clt_schema_fail(r, "optimizer.max_coeff", "is %g: it must be above 0", o->max_coeff);
+    if (!(o->min_coeff >= 0 && o->min_coeff <= o->max_coeff))
+        return clt_schema_fail(r, "optimizer.min_coeff", "is %g: it must be 0 to max_coeff (%g)",
+                               o->min_coeff, o->max_coeff);
+    return CLT_OK;
+}
+
 /* The learning rates of a model's layers, which must be few enough for the device's table. */
 static clt_status resolve_layer_decay(clt_schema_reader *r, const clt_config_optimizer_raw *raw,
                                       clt_config *c) {
@@ -298,7 +335,8 @@ clt_status clt_config_resolve_optimizer(clt_schema_reader *r, clt_config_builder
         [CLT_OPTIMIZER_TORCH_ADAMW] =
             {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.01},
         [CLT_OPTIMIZER_SGD] = {.lr = 1e-3},
-        [CLT_OPTIMIZER_LAMB] = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-6}};
+        [CLT_OPTIMIZER_LAMB] = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-6},
+        [CLT_OPTIMIZER_ADAGRAD] = {.lr = 1e-2, .eps = 1e-10}};
     clt_config_optimizer_raw *raw = &b->optimizer;
     clt_optimizer_config *o = &b->c.optimizer;
     o->kind = raw->kind == NO_OP ? CLT_OPTIMIZER_LIONW : (clt_optimizer_kind)raw->kind;
@@ -308,6 +346,7 @@ clt_status clt_config_resolve_optimizer(clt_schema_reader *r, clt_config_builder
     if (raw->disable_grad) CLT_TRY(read_disable_grad(r, o, raw->disable_grad));
     if (raw->param_groups) CLT_TRY(read_groups(r, o, raw->param_groups));
     CLT_TRY(resolve_nesterov(r, raw, o));
+    CLT_TRY(resolve_variants(r, raw, o));
     clt_config_freeze_layers(b);
     if (raw->kind == NO_OP) stand_still(o);
     CLT_TRY(resolve_layer_decay(r, raw, &b->c));

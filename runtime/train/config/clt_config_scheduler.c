@@ -69,6 +69,16 @@ static const clt_key scheduler_keys[] = {
         DS_CYCLE "updates of a decay interval after the cycle; default: 0: no decay"),
     KEY("decay_lr_rate", deepspeed.decay_rate, NULL,
         DS_CYCLE "learning rates after the cycle are divided by 1 + this times the interval; default: 0"),
+    KEY("cycle_momentum", deepspeed.cycle_momentum, NULL,
+        DS_CYCLE
+        "betas follow the cycle: beta1 falls while the learning rate rises, beta2 is 0.99; not for sgd "
+        "and adagrad; default: false, true in DeepSpeed's file"),
+    KEY("cycle_min_mom", deepspeed.min_mom, NULL,
+        DS_CYCLE "beta1 at the top and in the first update; default: 0.8"),
+    KEY("cycle_max_mom", deepspeed.max_mom, NULL, DS_CYCLE "beta1 at both ends; default: 0.9"),
+    KEY("decay_mom_rate", deepspeed.mom_rate, NULL,
+        DS_CYCLE
+        "beta1 after the cycle is multiplied by 1 + this times the interval, up to 0.999; default: 0"),
     KEY("lr_range_test_min_lr", deepspeed.min_lr, NULL, DS_RANGE "first learning rate; default: 0.001"),
     KEY("lr_range_test_step_size", deepspeed.range_steps, NULL,
         DS_RANGE "updates of an interval; default: 2000"),

@@ -126,8 +126,13 @@ static char *key_place_of(void *ctx, const char *path) {
 
 /* Where DeepSpeed skips keys that it does not know. */
 static const char *harmless(void *ctx, const char *path) {
-    static const char *const open[] = {
-        "activation_checkpointing.", "aio.", "optimizer.", "scheduler.", "checkpoint.", "data_types."};
+    static const char *const open[] = {"activation_checkpointing.",
+                                       "aio.",
+                                       "optimizer.",
+                                       "scheduler.",
+                                       "checkpoint.",
+                                       "data_types.",
+                                       "elasticity."};
     bool found = !strchr(path, '.');
     (void)ctx;
     for (size_t i = 0; i < CLT_COUNT_OF(open) && !found; i++)
@@ -179,7 +184,8 @@ static clt_status read_params(clt_deepspeed *d, const char *section,
 static clt_status check_keys(clt_deepspeed *d) {
     int nothing;
     CLT_TRY(clt_schema_read(&d->r, &clt_deepspeed_schema, "", d->values, &nothing));
-    CLT_TRY(read_params(d, "optimizer", clt_deepspeed_optimizer_params, "Adam, AdamW, Lion, SGD"));
+    CLT_TRY(
+        read_params(d, "optimizer", clt_deepspeed_optimizer_params, "Adam, AdamW, Lion, Lamb, Adagrad, SGD"));
     return read_params(d, "scheduler", clt_deepspeed_scheduler_params,
                        "WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle, LRRangeTest");
 }

@@ -44,9 +44,11 @@ clt_status clt_deepspeed_fill(clt_deepspeed *d, const char *from, const char *to
 /* "keys ... contradict each other" about the file's key and the YAML's. */
 clt_status clt_deepspeed_contradiction(clt_deepspeed *d, const char *from, const char *to, const char *text);
 
-/* --- clt_deepspeed_map.c, _train.c: the steps --- */
+/* --- clt_deepspeed_map.c, _train.c, _elastic.c: the steps --- */
 
 clt_status clt_deepspeed_map(clt_deepspeed *d);
+/* The batch of an elastic file, whose section is enabled. */
+clt_status clt_deepspeed_map_elastic(clt_deepspeed *d);
 clt_status clt_deepspeed_map_optimizer(clt_deepspeed *d);
 clt_status clt_deepspeed_map_scheduler(clt_deepspeed *d);
 

@@ -26,8 +26,6 @@
     static const clt_schema name##_schema = CLT_SCHEMA(name##_keys)
 
 REFUSED_SECTION(amp, "NVIDIA Apex is not used: set fp16 or bf16");
-REFUSED_SECTION(elasticity, "the batch would depend on the number of ranks: set train_batch_size; a run "
-                            "resumes on any number of ranks");
 REFUSED_SECTION(curriculum, "sequences keep their length: remove the section");
 REFUSED_SECTION(data_efficiency, "samples and tokens are not dropped or sorted: remove the section");
 REFUSED_SECTION(layer_drop, "layers are not dropped: remove the section");
@@ -48,6 +46,24 @@ static const clt_key tensorboard_keys[] = {
     KEY(str, "job_name", "\"DeepSpeedJobName\"", "see output_path"),
 };
 static const clt_schema tensorboard_schema = CLT_SCHEMA(tensorboard_keys);
+
+/* --- elasticity --- */
+
+static const clt_key elasticity_keys[] = {
+    KEY(bool, "enabled", "false", "true: the section chooses the batch"),
+    KEY(int, "max_train_batch_size", NULL, "largest batch; global_train_batch_size is what follows from it"),
+    KEY(list, "micro_batch_sizes", NULL, "device_train_microbatch_size is one of these"),
+    KEY(int, "min_gpus", "1", "least number of ranks"),
+    KEY(int, "max_gpus", "10000", "largest number of ranks"),
+    IGNORED(int, "min_time", "0", NULL, "a run is not restarted by a scheduler of its own"),
+    KEY(float, "version", "0.2", "0.1 or 0.2"),
+    KEY(bool, "prefer_larger_batch", "true", "of batches with equally many valid numbers the larger one"),
+    KEY(bool, "ignore_non_elastic_batch_info", "false",
+        "true: sizes of batches beside the section have no effect"),
+    KEY(int, "num_gpus_per_node", "1", "version 0.2: ranks come and go in nodes of so many"),
+    KEY(int, "model_parallel_size", "1", "must be 1"),
+};
+static const clt_schema elasticity_schema = CLT_SCHEMA(elasticity_keys);
 
 /* --- fp16, bf16 --- */
 
@@ -165,7 +181,7 @@ static const clt_schema zero_schema = CLT_SCHEMA(zero_keys);
     KEY(float, "lr", "0.001", "optimizer.lr"), KEY(betas, "betas", "[0.9, 0.999]", "optimizer.betas"),       \
         KEY(float, "eps", "1e-08", "optimizer.eps"),                                                         \
         KEY(float, "weight_decay", "0", "optimizer.weight_decay; default with torch_adam: 0.01"),            \
-        REFUSE("bias_correction", "true", "moments are always corrected: leave it out"),                     \
+        KEY(bool, "bias_correction", "true", "optimizer.bias_correction"),                                   \
         REFUSE("amsgrad", "false", "the maximum of second moments is not kept: leave it out"),               \
         REFUSE("max_grad_norm", "0", "DeepSpeed has gradient_clipping for it"),                              \
         KEY(bool, "torch_adam", "false", "true: only the default of weight_decay differs"),                  \
@@ -177,8 +193,7 @@ static const clt_schema zero_schema = CLT_SCHEMA(zero_keys);
 static const clt_key adam_keys[] = {
     ADAM_ROWS,
     KEY(bool, "adam_w_mode", "true",
-        "false: refused with a weight_decay above 0, which Adam adds to the gradient; the type AdamW ignores "
-        "it"),
+        "optimizer.adam_w_mode: false adds weight_decay to the gradient; the type AdamW ignores it"),
 };
 static const clt_schema adam_schema = CLT_SCHEMA(adam_keys);
 
@@ -191,6 +206,31 @@ static const clt_key lion_keys[] = {
     IGNORED(bool, "set_grad_none", "true", NULL, CLT_KEY_OF_PYTORCH),
 };
 static const clt_schema lion_schema = CLT_SCHEMA(lion_keys);
+
+static const clt_key lamb_keys[] = {
+    KEY(float, "lr", "0.001", "optimizer.lr"),
+    KEY(betas, "betas", "[0.9, 0.999]", "optimizer.betas"),
+    KEY(float, "eps", "1e-08", "optimizer.eps"),
+    KEY(float, "weight_decay", "0", "optimizer.weight_decay"),
+    KEY(float, "max_coeff", "10", "optimizer.max_coeff"),
+    KEY(float, "min_coeff", "0.01", "optimizer.min_coeff"),
+    KEY(bool, "bias_correction", "true", "optimizer.bias_correction"),
+    REFUSE("eps_inside_sqrt", "false", "eps is added to the root: leave it out"),
+    REFUSE("amsgrad", "false", "DeepSpeed refuses it, too: leave it out"),
+    REFUSE("max_grad_norm", "0", "DeepSpeed has gradient_clipping for it"),
+};
+static const clt_schema lamb_schema = CLT_SCHEMA(lamb_keys);
+
+static const clt_key adagrad_keys[] = {
+    KEY(float, "lr", "0.01", "optimizer.lr"),
+    KEY(float, "eps", "1e-10", "optimizer.eps"),
+    KEY(float, "weight_decay", "0", "optimizer.weight_decay, which is added to the gradient"),
+    REFUSE("amsgrad", "false", "Adagrad has no such rule: leave it out"),
+    REFUSE("lr_decay", "0", "scheduler sets the learning rate: leave it out"),
+    REFUSE("initial_accumulator_value", "0", "sums of squares start at 0: leave it out"),
+    REFUSE("max_grad_norm", "0", "DeepSpeed has gradient_clipping for it"),
+};
+static const clt_schema adagrad_schema = CLT_SCHEMA(adagrad_keys);
 
 static const clt_key sgd_keys[] = {
     KEY(float, "lr", "0.001", "optimizer.lr"),
@@ -209,6 +249,8 @@ static const clt_schema sgd_schema = CLT_SCHEMA(sgd_keys);
 const clt_schema *clt_deepspeed_optimizer_params(const char *type) {
     if (!strcasecmp(type, "adam") || !strcasecmp(type, "adamw")) return &adam_schema;
     if (!strcasecmp(type, "lion")) return &lion_schema;
+    if (!strcasecmp(type, "lamb")) return &lamb_schema;
+    if (!strcasecmp(type, "adagrad")) return &adagrad_schema;
     return !strcmp(type, "SGD") ? &sgd_schema : NULL;
 }
 
@@ -219,10 +261,6 @@ const char *clt_deepspeed_refused_optimizer(const char *type) {
     } refused[] = {{"onebitadam", one_bit},
                    {"zerooneadam", one_bit},
                    {"onebitlamb", one_bit},
-                   {"lamb",
-                    "DeepSpeed's LAMB with its clamps is not computed: use AdamW, or optimizer.name: lamb of "
-                    "the YAML, which has timm's formula, without an optimizer in this file"},
-                   {"adagrad", "Adagrad is not computed: use AdamW, Adam, Lion or SGD"},
                    {"muon", "Muon is not computed: use AdamW, Adam, Lion or SGD"}};
     for (size_t i = 0; i < CLT_COUNT_OF(refused); i++)
         if (!strcasecmp(type, refused[i].type)) return refused[i].why;
@@ -231,8 +269,8 @@ const char *clt_deepspeed_refused_optimizer(const char *type) {
 
 static const clt_key optimizer_keys[] = {
     CLT_KEY_CHECKED(&clt_kind_str, "type", NULL,
-                    "Adam and AdamW: optimizer.name adamw; Lion: decoupled_lionw; SGD: sgd; others are "
-                    "refused"),
+                    "Adam and AdamW: optimizer.name adamw; Lion: decoupled_lionw; Lamb: lamb with max_coeff; "
+                    "Adagrad: adagrad; SGD: sgd; others are refused"),
     KEY(map, "params", NULL, "by type; an unknown one is an error"),
     IGNORED(bool, "legacy_fusion", "false", NULL, CLT_KEY_OF_PYTORCH),
 };
@@ -267,7 +305,6 @@ static const clt_key cosine_keys[] = {
     RAMP_ROWS,
 };
 static const clt_schema cosine_schema = CLT_SCHEMA(cosine_keys);
-#define NO_MOMENTUM "it belongs to cycle_momentum"
 static const clt_key cycle_keys[] = {
     KEY(float, "cycle_min_lr", NULL, "scheduler.cycle_min_lr"),
     KEY(float, "cycle_max_lr", NULL, "scheduler.cycle_max_lr"),
@@ -278,10 +315,10 @@ static const clt_key cycle_keys[] = {
         "scheduler.cycle_first_stair_count; without effect in DeepSpeed 0.16"),
     KEY(int, "cycle_second_stair_count", "null", "scheduler.cycle_second_stair_count"),
     KEY(int, "decay_step_size", "0", "scheduler.decay_step_size"),
-    KEY(bool, "cycle_momentum", "true", "must be false: betas stay as they are"),
-    IGNORED(float, "cycle_min_mom", "0.8", NULL, NO_MOMENTUM),
-    IGNORED(float, "cycle_max_mom", "0.9", NULL, NO_MOMENTUM),
-    IGNORED(float, "decay_mom_rate", "0", NULL, NO_MOMENTUM),
+    KEY(bool, "cycle_momentum", "true", "scheduler.cycle_momentum; without effect for SGD and Adagrad"),
+    KEY(float, "cycle_min_mom", "0.8", "scheduler.cycle_min_mom"),
+    KEY(float, "cycle_max_mom", "0.9", "scheduler.cycle_max_mom"),
+    KEY(float, "decay_mom_rate", "0", "scheduler.decay_mom_rate; beta1 stays below 1"),
     IGNORED(int, "last_batch_iteration", "-1", NULL, "a checkpoint holds the number of updates"),
 };
 static const clt_schema cycle_schema = CLT_SCHEMA(cycle_keys);
@@ -437,7 +474,7 @@ static const clt_key top_keys[] = {
 const clt_schema clt_deepspeed_schema = CLT_SCHEMA(top_keys);
 
 void clt_deepspeed_list_keys(clt_str *out) {
-    static const char *const optimizers[] = {"Adam", "Lion", "SGD"};
+    static const char *const optimizers[] = {"Adam", "Lion", "Lamb", "Adagrad", "SGD"};
     clt_schema_list(&clt_deepspeed_schema, "", out);
     for (size_t i = 0; i < CLT_COUNT_OF(optimizers); i++) {
         char *prefix = clt_format("%s.params", optimizers[i]);

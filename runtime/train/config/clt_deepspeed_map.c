@@ -49,6 +49,7 @@ static clt_status fail_batch(clt_deepspeed *d, const clt_deepspeed_batch *given,
 
 static clt_status map_batch(clt_deepspeed *d) {
     clt_deepspeed_batch b = {0};
+    if (clt_deepspeed_true(d, "elasticity.enabled")) return clt_deepspeed_map_elastic(d);
     if (!clt_deepspeed_get(d, train_key) && !clt_deepspeed_get(d, micro_key) &&
         !clt_deepspeed_get(d, steps_key) && clt_config_given(d->c, batch_key))
         return CLT_OK; /* all of it is the YAML's */

@@ -25,20 +25,46 @@ static clt_status map_betas(clt_deepspeed *d, double beta1, double beta2) {
              : clt_deepspeed_fill(d, from, to, json_pack("[ff]", beta1, beta2));
 }
 
+/* A switch or number with the same name in the YAML. */
+static clt_status map_same_param(clt_deepspeed *d, const char *name) {
+    char *from = clt_format(PARAMS "%s", name), *to = clt_format("optimizer.%s", name);
+    const json_t *v = clt_deepspeed_get(d, from);
+    clt_status st = v ? clt_deepspeed_put(d, from, to, json_deep_copy(v)) : CLT_OK;
+    clt_free(from);
+    clt_free(to);
+    return st;
+}
+
 static clt_status map_adam(clt_deepspeed *d, bool always_decoupled) {
-    static const char mode[] = PARAMS "adam_w_mode", decay[] = PARAMS "weight_decay";
+    static const char mode[] = PARAMS "adam_w_mode";
     const json_t *v = clt_deepspeed_get(d, mode);
-    if (v && json_is_false(v) && !always_decoupled && clt_deepspeed_number(d, decay, 0) != 0)
-        return clt_schema_fail(&d->r, mode,
-                               "is false, which adds weight_decay to the gradient: that is not computed; "
-                               "leave the key out (AdamW), or set weight_decay to 0");
     CLT_TRY(clt_deepspeed_put(d, type_key, "optimizer.name", json_string("adamw")));
     CLT_TRY(map_number(d, "lr", 1e-3));
     CLT_TRY(map_betas(d, 0.9, 0.999));
     CLT_TRY(map_number(d, "eps", 1e-8));
+    CLT_TRY(map_same_param(d, "bias_correction"));
+    if (!always_decoupled) CLT_TRY(map_same_param(d, "adam_w_mode"));
     /* PyTorch's AdamW has another default. */
     const bool torch = clt_deepspeed_true(d, PARAMS "torch_adam") && (always_decoupled || !json_is_false(v));
     return map_number(d, "weight_decay", torch ? 0.01 : 0);
+}
+
+static clt_status map_lamb(clt_deepspeed *d) {
+    CLT_TRY(clt_deepspeed_put(d, type_key, "optimizer.name", json_string("lamb")));
+    CLT_TRY(map_number(d, "lr", 1e-3));
+    CLT_TRY(map_betas(d, 0.9, 0.999));
+    CLT_TRY(map_number(d, "eps", 1e-8));
+    CLT_TRY(map_number(d, "weight_decay", 0));
+    CLT_TRY(map_number(d, "max_coeff", 10));
+    CLT_TRY(map_number(d, "min_coeff", 0.01));
+    return map_same_param(d, "bias_correction");
+}
+
+static clt_status map_adagrad(clt_deepspeed *d) {
+    CLT_TRY(clt_deepspeed_put(d, type_key, "optimizer.name", json_string("adagrad")));
+    CLT_TRY(map_number(d, "lr", 1e-2));
+    CLT_TRY(map_number(d, "eps", 1e-10));
+    return map_number(d, "weight_decay", 0);
 }
 
 /* decoupled_lionw multiplies weights by 1 - lr_t/lr * weight_decay, DeepSpeed by 1 - lr_t * weight_decay. */
@@ -71,6 +97,8 @@ clt_status clt_deepspeed_map_optimizer(clt_deepspeed *d) {
     const char *type = clt_deepspeed_text(d, type_key, NULL);
     if (!type) return CLT_OK; /* the YAML's */
     if (!strcasecmp(type, "lion")) return map_lion(d);
+    if (!strcasecmp(type, "lamb")) return map_lamb(d);
+    if (!strcasecmp(type, "adagrad")) return map_adagrad(d);
     if (!strcmp(type, "SGD")) return map_sgd(d);
     return map_adam(d, !strcasecmp(type, "adamw"));
 }
@@ -91,6 +119,10 @@ static const char *const same[] = {"warmup_min_lr",
                                    "cycle_second_step_size",
                                    "cycle_first_stair_count",
                                    "decay_step_size",
+                                   "cycle_momentum",
+                                   "cycle_min_mom",
+                                   "cycle_max_mom",
+                                   "decay_mom_rate",
                                    "cycle_second_stair_count",
                                    "lr_range_test_min_lr",
                                    "lr_range_test_step_size",
@@ -117,20 +149,16 @@ static clt_status fill_steps(clt_deepspeed *d) {
 }
 
 clt_status clt_deepspeed_map_scheduler(clt_deepspeed *d) {
-    static const char section[] = "scheduler", from[] = "scheduler.type", ramp[] = SCHEDULER "warmup_type",
-                      momentum[] = SCHEDULER "cycle_momentum";
+    static const char section[] = "scheduler", from[] = "scheduler.type", ramp[] = SCHEDULER "warmup_type";
     const char *type = clt_deepspeed_text(d, from, NULL), *warmup = clt_deepspeed_text(d, ramp, NULL);
     if (!type && clt_config_given(d->c, section)) return CLT_OK;
     if (!type)
         return clt_deepspeed_fill(d, from, section,
                                   json_pack("{ssss}", "name", "constant_with_warmup", "t_warmup", "0ba"));
-    const json_t *cycled = clt_deepspeed_get(d, momentum);
-    if (!strcmp(type, "OneCycle") && !json_is_false(cycled))
-        return clt_schema_fail(&d->r, cycled ? momentum : from,
-                               "has cycle_momentum, true by default, which changes betas in every step: "
-                               "that is not computed; set scheduler.params.cycle_momentum to false");
     CLT_TRY(clt_deepspeed_put(d, from, "scheduler.name", json_string(clt_deepspeed_scheduler_name(type))));
     for (size_t i = 0; i < CLT_COUNT_OF(same); i++) CLT_TRY(map_same(d, same[i]));
+    if (!strcmp(type, "OneCycle"))
+        CLT_TRY(clt_deepspeed_fill(d, SCHEDULER "cycle_momentum", "scheduler.cycle_momentum", json_true()));
     if (warmup)
         CLT_TRY(clt_deepspeed_put(d, ramp, "scheduler.warmup_type",
                                   json_string(strcmp(warmup, "linear") ? "log" : "linear")));

@@ -150,3 +150,10 @@ double clt_schedule_next_alpha(const clt_schedule *s, const clt_timestamp *now, 
                                   .token = now->token - last_tokens};
     return clt_schedule_alpha(s, clt_timestamp_get(&before, s->unit));
 }
+
+bool clt_schedule_betas(const clt_schedule *s, int64_t updates, double betas[2]) {
+    if (s->kind != CLT_SCHEDULE_DEEPSPEED + CLT_DEEPSPEED_ONE_CYCLE || !s->deepspeed.cycle_momentum)
+        return false;
+    clt_deepspeed_betas_at(&s->deepspeed, updates, betas);
+    return true;
+}

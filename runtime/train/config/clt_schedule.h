@@ -69,4 +69,8 @@ double clt_schedule_alpha(const clt_schedule *s, int64_t t);
 double clt_schedule_next_alpha(const clt_schedule *s, const clt_timestamp *now, int64_t last_samples,
                                int64_t last_tokens, int64_t updates);
 
+/* The decay rates of Adam's moments for the update after `updates` ones, if the schedule sets them
+ * (cycle_momentum of one_cycle); false: it does not. */
+bool clt_schedule_betas(const clt_schedule *s, int64_t updates, double betas[2]);
+
 #endif

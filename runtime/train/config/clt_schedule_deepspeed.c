@@ -34,15 +34,32 @@ static double climb(int64_t u, int64_t steps, int64_t stairs) {
     return floor((double)u * (double)stairs / (double)steps) / (double)stairs;
 }
 
-static double cycle_rate(const clt_deepspeed_rate *p, int64_t u) {
+/* Decay intervals since the end of the cycle; 0 within it. */
+static double intervals(const clt_deepspeed_rate *p, int64_t u) {
     const int64_t total = p->first_steps + p->second_steps;
-    if (u > total) {
-        const double k = (double)(u - total);
-        return p->decay_steps ? p->min_lr / (1.0 + p->decay_rate * (k / (double)p->decay_steps)) : p->min_lr;
-    }
-    const double scale = u <= p->first_steps ? climb(u, p->first_steps, p->first_stairs)
-                                             : climb(total - u, p->second_steps, p->second_stairs);
-    return p->min_lr + (p->max_lr - p->min_lr) * scale;
+    return u > total && p->decay_steps ? (double)(u - total) / (double)p->decay_steps : 0.0;
+}
+
+/* 0 at both ends of the cycle and after it, 1 at its top. */
+static double height(const clt_deepspeed_rate *p, int64_t u) {
+    const int64_t total = p->first_steps + p->second_steps;
+    if (u >= total) return 0.0;
+    return u <= p->first_steps ? climb(u, p->first_steps, p->first_stairs)
+                               : climb(total - u, p->second_steps, p->second_stairs);
+}
+
+static double cycle_rate(const clt_deepspeed_rate *p, int64_t u) {
+    if (u > p->first_steps + p->second_steps) return p->min_lr / (1.0 + p->decay_rate * intervals(p, u));
+    return p->min_lr + (p->max_lr - p->min_lr) * height(p, u);
+}
+
+void clt_deepspeed_betas_at(const clt_deepspeed_rate *p, int64_t updates, double betas[2]) {
+    const double most = CLT_MAX(p->max_mom, CLT_DEEPSPEED_MOST_MOM),
+                 fallen = p->max_mom - (p->max_mom - p->min_mom) * height(p, updates),
+                 grown = p->max_mom * (1.0 + p->mom_rate * intervals(p, updates));
+    const bool over = updates > p->first_steps + p->second_steps;
+    betas[0] = updates == 0 ? p->min_mom : over ? CLT_MIN(grown, most) : fallen;
+    betas[1] = 0.99;
 }
 
 static double range_rate(const clt_deepspeed_rate *p, int64_t u) {

@@ -11,7 +11,7 @@ typedef enum {
     CLT_DEEPSPEED_WARMUP,        /* WarmupLR */
     CLT_DEEPSPEED_WARMUP_DECAY,  /* WarmupDecayLR */
     CLT_DEEPSPEED_WARMUP_COSINE, /* WarmupCosineLR */
-    CLT_DEEPSPEED_ONE_CYCLE,     /* OneCycle, without its momentum */
+    CLT_DEEPSPEED_ONE_CYCLE,     /* OneCycle */
     CLT_DEEPSPEED_RANGE_TEST     /* LRRangeTest */
 } clt_deepspeed_rate_kind;
 
@@ -24,6 +24,8 @@ typedef struct {
     int64_t first_stairs, second_stairs;    /* cycle: 0: none */
     int64_t decay_steps;                    /* after the cycle; 0: no decay */
     double decay_rate;
+    bool cycle_momentum; /* cycle: it also sets the decay rates of the moments */
+    double min_mom, max_mom, mom_rate;
     int64_t range_steps; /* range test; at least 1 */
     double range_rate;
     bool staircase;
@@ -41,5 +43,13 @@ typedef struct {
  *   range   min (1 + rate u/range_steps), with staircase of whole u/range_steps */
 double clt_deepspeed_rate_at(clt_deepspeed_rate_kind kind, const clt_deepspeed_rate *p, double lr,
                              int64_t updates);
+
+/* The betas of that update with cycle_momentum: beta2 is 0.99, beta1 min_mom in the first update, then it
+ * goes down from max_mom to min_mom and up again as the learning rate goes up and down, and after the cycle
+ * grows as max_mom (1 + mom_rate k/decay_steps) (it stays with decay_steps 0). In DeepSpeed it passes 1,
+ * where Adam's correction 1 - beta1^t changes its sign; here it ends at CLT_DEEPSPEED_MOST_MOM, or at max_mom
+ * if that is larger. */
+#define CLT_DEEPSPEED_MOST_MOM 0.999
+void clt_deepspeed_betas_at(const clt_deepspeed_rate *p, int64_t updates, double betas[2]);
 
 #endif

@@ -83,6 +83,7 @@ typedef struct {
     const clt_batch *batch; /* this rank's samples (clt_engine_share), with the sums over the global batch */
     int64_t step;           /* counts from 1, for Adam's bias correction */
     double alpha;           /* multiplier of the learning rates */
+    const double *betas;    /* [2] instead of those of every parameter group (not SGD's momentum); or NULL */
     bool spoilt;            /* tests: the loss of the rank's first sample becomes NaN */
 } clt_engine_step_params;
 

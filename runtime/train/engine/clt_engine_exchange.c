@@ -114,7 +114,7 @@ clt_status clt_engine_step_ops(clt_engine *e, int64_t samples) {
     if (first.buf && (e->n_grads > 1 || clt_group_size(e->group) > 1))
         CLT_TRY(clt_op_add(e->ops, first, first, CLT_CHUNK));
     CLT_TRY(clt_engine_judge_gradient(e, e->step.total));
-    return clt_engine_update(e, e->step.total, 1, 1.0);
+    return clt_engine_update(e, e->step.total, &(clt_engine_step_params){.step = 1, .alpha = 1.0});
 }
 
 /* --- what this rank updates --- */

@@ -234,7 +234,8 @@ void clt_engine_group_destroy(clt_engine *e);
 
 /* Computes the step's status (norm, clip coefficient, flag) from the total, and clips by value. */
 clt_status clt_engine_judge_gradient(clt_engine *e, clt_slab *total);
-clt_status clt_engine_update(clt_engine *e, clt_slab *total, int64_t step, double alpha);
+/* The optimizer's step; of p: step, alpha and betas. */
+clt_status clt_engine_update(clt_engine *e, clt_slab *total, const clt_engine_step_params *p);
 /* What the model reads of the fp32 weights that this rank updates: the 16-bit copy, and in an offloaded run
  * the tensors that it reads in fp32. */
 clt_status clt_engine_copy_weights(clt_engine *e);

@@ -176,7 +176,7 @@ static clt_status judged(clt_engine *e, const clt_engine_step_params *p, clt_sla
     e->has_judged = true;
     if (!r->finite || r->skipped) return CLT_OK;
     r->refused = !e->judge(e->judge_ctx, r);
-    return r->refused ? CLT_OK : clt_engine_update(e, total, p->step, p->alpha);
+    return r->refused ? CLT_OK : clt_engine_update(e, total, p);
 }
 
 static clt_status agree_to_begin(clt_engine *e) {
@@ -209,7 +209,7 @@ clt_status clt_engine_launch(clt_engine *e, const clt_engine_step_params *p, boo
     clt_group_note(e->group, p->step, "optimizer");
     CLT_TRY(clt_engine_judge_gradient(e, e->step.total));
     if (e->judge) return judged(e, p, e->step.total);
-    CLT_TRY(clt_engine_update(e, e->step.total, p->step, p->alpha));
+    CLT_TRY(clt_engine_update(e, e->step.total, p));
     return ask(e, p->batch);
 }
 

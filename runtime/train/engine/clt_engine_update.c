@@ -9,28 +9,56 @@ float clt_engine_loss_scale_now(const clt_engine *e) {
     return e->cfg->precision == CLT_F16 ? (float)e->scale.scale : 1.0f;
 }
 
-static void host_groups(clt_engine *e, int64_t step, double alpha) {
-    const clt_optimizer_config *o = &e->cfg->optimizer;
-    memset(e->host_groups, 0, sizeof e->host_groups);
-    for (int i = 0; i < e->n_scaled; i++) {
-        const clt_param_group *g = &o->groups[e->scaled[i].group];
-        const double lr = g->lr * e->scaled[i].scale * alpha, composers = g->lr != 0 ? alpha : 1.0;
-        const double ratio = o->kind == CLT_OPTIMIZER_TORCH_ADAMW ? lr : composers;
-        const double rate = o->kind == CLT_OPTIMIZER_LAMB ? 1 : lr;
-        e->host_groups[i] = (clt_optimizer_group){
-            .lr = (float)lr,
-            .decay = g->weight_decay != 0 ? (float)(1.0 - ratio * g->weight_decay) : 1.0f,
-            .step_size = (float)(rate / (1.0 - clt_dpowi(g->beta1, (long)step))),
-            .bias_correction = (float)clt_dsqrt(1.0 - clt_dpowi(g->beta2, (long)step)),
-            .beta1 = (float)g->beta1,
-            .beta2 = (float)g->beta2,
-            .one_minus_beta1 = (float)(1.0 - g->beta1),
-            .one_minus_beta2 = (float)(1.0 - g->beta2),
-            .eps = (float)g->eps,
-            .l2 = (float)g->weight_decay,
-            .nesterov = o->nesterov ? 1.0f : 0.0f,
-        };
+/* Adam's corrections of the moments in step t. DeepSpeed's LAMB has both in the step's length; Adagrad sums
+ * squares, which is AdamW's rule with decay rates of 0 and 1. */
+typedef struct {
+    double first, second, beta1, beta2, one_minus_beta2;
+} corrections;
+
+static corrections correct(const clt_optimizer_config *o, const clt_param_group *g,
+                           const clt_engine_step_params *at) {
+    corrections k = {1, 1, g->beta1, g->beta2, 1.0 - g->beta2};
+    if (at->betas && o->kind != CLT_OPTIMIZER_SGD) {
+        k.beta1 = at->betas[0];
+        k.beta2 = at->betas[1];
+        k.one_minus_beta2 = 1.0 - k.beta2;
     }
+    if (o->kind == CLT_OPTIMIZER_ADAGRAD) return (corrections){1, 1, 0, 1, 1};
+    if (o->uncorrected) return k;
+    k.first = 1.0 - clt_dpowi(k.beta1, (long)at->step);
+    k.second = clt_dsqrt(1.0 - clt_dpowi(k.beta2, (long)at->step));
+    return k;
+}
+
+static clt_optimizer_group group_of(const clt_optimizer_config *o, const clt_scaled_group *of,
+                                    const clt_engine_step_params *at) {
+    const clt_param_group *g = &o->groups[of->group];
+    const bool lamb = o->kind == CLT_OPTIMIZER_LAMB, limited = lamb && o->max_coeff > 0,
+               own = o->kind == CLT_OPTIMIZER_ADAMW || o->kind == CLT_OPTIMIZER_LIONW,
+               adam = own || o->kind == CLT_OPTIMIZER_TORCH_ADAMW, decays = adam && !o->l2;
+    const double lr = g->lr * of->scale * at->alpha, composers = g->lr != 0 ? at->alpha : 1.0,
+                 ratio = own ? composers : lr;
+    const corrections k = correct(o, g, at);
+    return (clt_optimizer_group){
+        .lr = (float)(limited ? lr * k.second / k.first : lr),
+        .decay = decays && g->weight_decay != 0 ? (float)(1.0 - ratio * g->weight_decay) : 1.0f,
+        .step_size = (float)(limited ? 1 : (lamb ? 1 : lr) / k.first),
+        .bias_correction = (float)(limited ? 1 : k.second),
+        .beta1 = (float)k.beta1,
+        .beta2 = (float)k.beta2,
+        .one_minus_beta1 = (float)(1.0 - k.beta1),
+        .one_minus_beta2 = (float)k.one_minus_beta2,
+        .eps = (float)g->eps,
+        .l2 = decays ? 0.0f : (float)g->weight_decay,
+        .nesterov = o->nesterov ? 1.0f : 0.0f,
+        .least_ratio = (float)(limited ? o->min_coeff : 0),
+        .most_ratio = (float)(limited ? o->max_coeff : 0),
+    };
+}
+
+static void host_groups(clt_engine *e, const clt_engine_step_params *at) {
+    memset(e->host_groups, 0, sizeof e->host_groups);
+    for (int i = 0; i < e->n_scaled; i++) e->host_groups[i] = group_of(&e->cfg->optimizer, &e->scaled[i], at);
     e->host_groups[e->n_scaled].frozen = 1.0f;
 }
 
@@ -236,8 +264,8 @@ static clt_status update_lamb(clt_engine *e, clt_slab *total) {
     return each_stretch_of_state(e, total, apply_stretch);
 }
 
-clt_status clt_engine_update(clt_engine *e, clt_slab *total, int64_t step, double alpha) {
-    host_groups(e, step, alpha);
+clt_status clt_engine_update(clt_engine *e, clt_slab *total, const clt_engine_step_params *at) {
+    host_groups(e, at);
     CLT_TRY(
         clt_buffer_write(e->groups, 0, e->host_groups, (size_t)(e->n_scaled + 1) * sizeof *e->host_groups));
     const bool lamb = e->cfg->optimizer.kind == CLT_OPTIMIZER_LAMB;

@@ -6,6 +6,18 @@ clt_loss_scale clt_loss_scale_start(const clt_loss_scale_config *c) {
     return (clt_loss_scale){.scale = c->initial, .hysteresis = c->hysteresis};
 }
 
+clt_loss_scale clt_loss_scale_resume(const clt_loss_scale_config *c, int rule, clt_loss_scale saved) {
+    clt_loss_scale s = clt_loss_scale_start(c);
+    if (c->kind == CLT_SCALE_STATIC) return s;
+    s.scale = saved.scale;
+    if (rule >= 0 && rule != c->kind) return s;
+    s.good_steps = saved.good_steps;
+    /* Below 1 it has come from a hysteresis of 0, and would never reach 1. */
+    const bool fits = saved.hysteresis <= c->hysteresis && (saved.hysteresis >= 1 || c->hysteresis == 0);
+    if (fits) s.hysteresis = saved.hysteresis;
+    return s;
+}
+
 static void grow(clt_loss_scale *s) {
     if (2 * s->scale <= (double)FLT_MAX) s->scale *= 2;
 }

@@ -25,6 +25,12 @@ typedef struct {
 
 /* Before the first step. */
 clt_loss_scale clt_loss_scale_start(const clt_loss_scale_config *c);
+/* Where a resumed run starts that `saved` is the state of. `rule` is the clt_loss_scale_kind that saved it;
+ * -1: the same. The scale keeps its value (static: takes the configuration's), whatever `initial` and `min`
+ * are now. With the same rule the counts keep theirs, and another window or hysteresis applies to them: a
+ * count of good steps above pytorch's new window doubles the scale after the next good step, and what is left
+ * of the hysteresis is at most the new one. With another rule the counts start at 0. */
+clt_loss_scale clt_loss_scale_resume(const clt_loss_scale_config *c, int rule, clt_loss_scale saved);
 /* Updates the scale after a step whose gradients were finite, or not. CLT_FAIL, without a message, if they
  * were not although the scale is at its least value: then the scale is not the reason, and it stays. */
 clt_status clt_loss_scale_update(const clt_loss_scale_config *c, clt_loss_scale *s, bool finite);

@@ -1,6 +1,7 @@
 #include "runtime/train/run/clt_run.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "runtime/base/clt_options.h"
@@ -24,17 +25,34 @@ static clt_status count_ranks(clt_group *g, char **out) {
     return CLT_OK;
 }
 
+/* The slots of this host's ranks, which follow each other; NULL: cltrain launch gave none. The caller frees
+ * them. */
+static int *slots_of(clt_group *g) {
+    const int first = clt_group_rank(g) - clt_group_local_rank(g), n = clt_group_local_size(g);
+    const char *at = clt_env(CLT_ENV_SLOTS);
+    int *slots = at ? clt_calloc((size_t)n, sizeof *slots) : NULL;
+    for (int r = 0; at && r < first + n; r++) {
+        if (r >= first) slots[r - first] = CLT_MAX(atoi(at), 0);
+        at = strchr(at, ',');
+        if (at) at++;
+    }
+    return slots;
+}
+
 clt_status clt_run_open_device(clt_run *r) {
     char *pattern = device_pattern(r->cfg, r->opt);
+    int *slots = slots_of(r->group);
     clt_device_params p = clt_device_params_default();
     p.pattern = pattern;
     p.local_rank = clt_group_local_rank(r->group);
     p.local_size = clt_group_local_size(r->group);
+    p.slots = slots;
     p.profile = r->opt->profile || r->opt->trace || clt_env_long(CLT_ENV_PROFILE, 0);
     p.helpers = true;
     p.need_exact = r->cfg->numerics == CLT_EXACT;
     clt_status st = clt_device_open(&p, &r->dev);
     clt_free(pattern);
+    clt_free(slots);
     CLT_TRY(clt_group_agree(r->group, st));
     const clt_device_facts *f = clt_device_get_facts(r->dev);
     char *ranks = NULL;

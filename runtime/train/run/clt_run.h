@@ -380,7 +380,7 @@ int clt_run_fp8_numbers(clt_run *r, clt_ckpt_number *out, clt_strv *names);
 clt_status clt_run_fp8_take(clt_run *r, const clt_ckpt_number *numbers, int n);
 void clt_run_fp8_keep(clt_run *r, const clt_checkpoint_state *s);
 void clt_run_fp8_forget(clt_run *r);
-/* The saved loss scale, or the default if none was saved. */
+/* The loss scale to resume with (clt_loss_scale_resume), or the first one if none was saved. */
 clt_loss_scale clt_run_scale_of(const clt_config *c, const clt_checkpoint_state *s);
 /* Seconds spent in the steps that led to a checkpoint. */
 double clt_run_useful_of(const clt_checkpoint_state *s);

@@ -15,7 +15,7 @@ static void add(clt_ckpt_number *numbers, int *n, clt_strv *names, char *name, d
 }
 
 int clt_run_numbers(clt_run *r, clt_ckpt_number **numbers, clt_strv *names) {
-    enum { OTHERS = 13 + CLT_HOP_NUMBERS + 1 + CLT_RUN_CHECKS };
+    enum { OTHERS = 14 + CLT_HOP_NUMBERS + 1 + CLT_RUN_CHECKS };
     const clt_loss_scale *scale = clt_engine_loss_scale(r->engine);
     const clt_run_guards *g = &r->guards;
     int n = 0, spikes = r->cfg->guards.loss_spike != CLT_SPIKE_OFF ? g->loss.n : 0;
@@ -23,6 +23,7 @@ int clt_run_numbers(clt_run *r, clt_ckpt_number **numbers, clt_strv *names) {
     if (r->cfg->precision == CLT_F16) {
         add(v, &n, names, clt_strdup("loss_scale"), scale->scale);
         add(v, &n, names, clt_strdup("good_steps"), (double)scale->good_steps);
+        add(v, &n, names, clt_strdup("loss_scale_rule"), r->cfg->loss_scale.kind);
         if (r->cfg->loss_scale.kind == CLT_SCALE_DEEPSPEED)
             add(v, &n, names, clt_strdup("loss_scale_hysteresis"), (double)scale->hysteresis);
     }
@@ -75,15 +76,19 @@ double clt_run_useful_of(const clt_checkpoint_state *s) {
 
 clt_loss_scale clt_run_scale_of(const clt_config *c, const clt_checkpoint_state *s) {
     clt_loss_scale scale = clt_loss_scale_start(&c->loss_scale);
-    if (c->loss_scale.kind == CLT_SCALE_STATIC) return scale;
+    int rule = -1;
+    bool saved = false;
     for (int i = 0; i < s->number_count; i++) {
         const char *name = s->numbers[i].name;
-        double v = s->numbers[i].value;
-        if (!strcmp(name, "loss_scale") && v >= CLT_LOSS_SCALE_LEAST && v <= 0x1p127) scale.scale = v;
+        const double v = s->numbers[i].value;
+        const bool is_scale = !strcmp(name, "loss_scale") && v >= CLT_LOSS_SCALE_LEAST && v <= 0x1p127;
+        saved |= is_scale;
+        if (is_scale) scale.scale = v;
         if (!strcmp(name, "good_steps") && v >= 0) scale.good_steps = (int64_t)CLT_MIN(v, 0x1p53);
         if (!strcmp(name, "loss_scale_hysteresis") && fabs(v) <= 0x1p53) scale.hysteresis = (int64_t)v;
+        if (!strcmp(name, "loss_scale_rule") && v >= 0 && v <= CLT_SCALE_STATIC) rule = (int)v;
     }
-    return scale;
+    return saved ? clt_loss_scale_resume(&c->loss_scale, rule, scale) : clt_loss_scale_start(&c->loss_scale);
 }
 
 static void take_early(clt_run_early *e, const clt_checkpoint_state *s) {

@@ -184,10 +184,13 @@ static clt_status queue_step(clt_run *r, const clt_batch *b, int64_t tokens) {
     int64_t s = r->progress.optimizer_step + 1;
     double alpha = clt_schedule_next_alpha(&r->progress.schedule, &r->progress.now, r->progress.last_samples,
                                            r->progress.last_tokens, r->progress.optimizer_step);
+    double betas[2];
+    const bool cycles = clt_schedule_betas(&r->progress.schedule, r->progress.optimizer_step, betas);
     const int64_t batch = r->progress.now.batch + 1;
     const clt_engine_step_params p = {.batch = b,
                                       .step = s,
                                       .alpha = alpha,
+                                      .betas = cycles ? betas : NULL,
                                       .spoilt = batch >= r->guards.inject.nan_first &&
                                                 batch <= r->guards.inject.nan_last};
     bool given_up, recording;
