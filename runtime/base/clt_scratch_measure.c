@@ -3,48 +3,50 @@
 
 #include "runtime/base/clt_scratch.h"
 
-enum { AHEAD = 4, STRETCHES = 16, MOST = CLT_SCRATCH_MOST };
+enum { AHEAD = 4, MOST = CLT_SCRATCH_MOST };
 
 typedef struct {
     clt_scratch *s;
     uint64_t offset; /* of the stretches in the file */
+    uint64_t stretches;
+    double seconds; /* the most of a part */
     clt_scratch_op op[2 * AHEAD];
     char *memory[2 * AHEAD];
 } probe;
 
-/* What the n-th operation of a part does; n counts from 0. */
-typedef void (*planner)(int n, clt_scratch_op *op, int *stretch);
+/* The stretch of the n-th operation of a part, and what it does with it; n counts from 0. */
+typedef uint64_t (*planner)(const probe *p, uint64_t n, bool *write);
 
-static void plan_write(int n, clt_scratch_op *op, int *stretch) {
-    op->write = true;
-    *stretch = n;
+static uint64_t plan_write(const probe *p, uint64_t n, bool *write) {
+    (void)p;
+    *write = true;
+    return n;
 }
-static void plan_read(int n, clt_scratch_op *op, int *stretch) {
-    op->write = false;
-    *stretch = n;
+static uint64_t plan_read(const probe *p, uint64_t n, bool *write) {
+    (void)p;
+    *write = false;
+    return n;
 }
-/* Reads the second half and writes the first, in turn. */
-static void plan_both(int n, clt_scratch_op *op, int *stretch) {
-    op->write = n % 2;
-    *stretch = op->write ? n / 2 : STRETCHES / 2 + n / 2;
+/* Writes the first half and reads the second, in turn. */
+static uint64_t plan_both(const probe *p, uint64_t n, bool *write) {
+    *write = n % 2;
+    return *write ? n / 2 : p->stretches / 2 + n / 2;
 }
 
 /* Runs a part with `ahead` operations in progress; *rate: bytes per second. */
-static clt_status run(probe *p, planner plan, int ahead, double *rate) {
+static clt_status run(probe *p, planner plan, uint64_t ahead, double *rate) {
     const double start = clt_now();
     clt_status st = CLT_OK;
-    int n = 0;
-    for (; n < STRETCHES && st == CLT_OK && clt_now() - start < 1; n++) {
+    uint64_t n = 0;
+    for (; n < p->stretches && st == CLT_OK && clt_now() - start < p->seconds; n++) {
         clt_scratch_op *op = &p->op[n % ahead];
-        int stretch;
         st = clt_scratch_wait(p->s, op);
-        plan(n, op, &stretch);
         op->memory = p->memory[n % ahead];
         op->bytes = MOST;
-        op->offset = p->offset + (uint64_t)stretch * MOST;
+        op->offset = p->offset + plan(p, n, &op->write) * MOST;
         if (st == CLT_OK) st = clt_scratch_begin(p->s, op);
     }
-    for (int i = 0; i < ahead; i++) {
+    for (uint64_t i = 0; i < ahead; i++) {
         const clt_status end = clt_scratch_wait(p->s, &p->op[i]);
         if (st == CLT_OK) st = end;
     }
@@ -68,17 +70,19 @@ static clt_status measure(probe *p, char *memory, clt_scratch_rates *out) {
         p->memory[i] = memory + (size_t)i * MOST;
         fill(p->memory[i], 88172645463325252 + (uint64_t)i);
     }
-    CLT_TRY(clt_scratch_grow(p->s, (uint64_t)STRETCHES * MOST, &p->offset));
+    CLT_TRY(clt_scratch_grow(p->s, p->stretches * MOST, &p->offset));
     CLT_TRY(run(p, plan_write, AHEAD, &out->write));
     CLT_TRY(run(p, plan_read, AHEAD, &out->read));
     return run(p, plan_both, 2 * AHEAD, &out->both);
 }
 
-clt_status clt_scratch_measure(const char *folder, clt_scratch_rates *out) {
-    const size_t bytes = (size_t)2 * AHEAD * MOST + CLT_SCRATCH_ALIGN;
-    char *name = clt_format("cltrain-probe-%ld", (long)getpid()), *memory = clt_try_malloc(bytes);
+clt_status clt_scratch_measure(const char *folder, uint64_t bytes, double seconds, clt_scratch_rates *out) {
+    const size_t slots = (size_t)2 * AHEAD * MOST + CLT_SCRATCH_ALIGN;
+    char *name = clt_format("cltrain-probe-%ld", (long)getpid()), *memory = clt_try_malloc(slots);
     probe *p = clt_calloc(1, sizeof *p);
-    clt_status st = memory ? CLT_OK : clt_no_memory("the probe of a disk", bytes);
+    p->stretches = CLT_MAX(bytes / (2 * MOST), (uint64_t)1) * 2;
+    p->seconds = seconds;
+    clt_status st = memory ? CLT_OK : clt_no_memory("the probe of a disk", slots);
     if (st == CLT_OK) st = clt_scratch_open(folder, name, &p->s);
     if (st == CLT_OK) st = measure(p, memory, out);
     clt_scratch_close(p->s);

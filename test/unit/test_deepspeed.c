@@ -94,7 +94,6 @@ static const struct {
                {"removed-amp.json", NULL},
                {"null-zero.json", NULL},
                {"adam-l2.json", "adam_w_mode"},
-               {"zero3-offload-param.json", "nvme"},
                {"wrong-types.json", "must be a number"},
                {"optimizer-lower-case.json", "LAMB"}};
 
@@ -156,8 +155,15 @@ static void check_values(const char *file, const clt_config *c, const json_t *wa
     if (clip > 0) assert_true(c->clip_threshold == clip);
     const json_t *offload =
         json_object_get(json_object_get(json_object_get(want, "zero_config"), "offload_optimizer"), "device");
-    const bool cpu = json_is_string(offload) && !strcmp(json_string_value(offload), "cpu");
-    assert_int_equal(c->shard.offload, cpu ? CLT_OFFLOAD_HOST : CLT_OFFLOAD_NONE);
+    const char *device = json_is_string(offload) ? json_string_value(offload) : "none";
+    assert_int_equal(c->shard.offload, !strcmp(device, "cpu")    ? CLT_OFFLOAD_HOST
+                                       : !strcmp(device, "nvme") ? CLT_OFFLOAD_FILE
+                                                                 : CLT_OFFLOAD_NONE);
+    if (c->shard.offload == CLT_OFFLOAD_FILE)
+        assert_string_equal(
+            c->shard.offload_folder,
+            json_string_value(json_object_get(
+                json_object_get(json_object_get(want, "zero_config"), "offload_optimizer"), "nvme_path")));
     const json_t *group = json_object_get(built, "group");
     if (json_object_get(group, "eps") && !half &&
         !strstr(json_string_value(json_object_get(built, "optimizer")), "SGD"))

@@ -38,7 +38,7 @@ static void open_rig(rig *r) {
     tu_assert_ok(clt_slab_create_pinned(r->dev, &r->table, &all, 1, "weights", &r->weights), "weights");
     tu_assert_ok(clt_slab_create_pinned(r->dev, &r->table, &all, 1, "second", &r->second), "second");
     clt_slab *const slab[CLT_STATES] = {[CLT_STATE_WEIGHTS] = r->weights, [CLT_STATE_SECOND] = r->second};
-    tu_assert_ok(clt_offload_create(r->dev, slab, TOTAL, &r->ring), "ring");
+    tu_assert_ok(clt_offload_create(r->dev, slab, TOTAL, NULL, &r->ring), "ring");
     tu_assert_ok(clt_kernel_from_text(r->dev, "advance", text, "advance", "", &r->advance), "kernel");
     r->w = clt_malloc(TOTAL * sizeof *r->w);
     r->s = clt_malloc(TOTAL * sizeof *r->s);
@@ -76,7 +76,7 @@ static clt_slab_range stretch(uint64_t i) {
 }
 
 static void pass(rig *r, unsigned changed) {
-    tu_assert_ok(clt_offload_begin(r->ring), "begin");
+    tu_assert_ok(clt_offload_begin(r->ring, CLT_STATE_ALL, NULL, NULL), "begin");
     for (uint64_t i = 0; i * STRETCH < TOTAL; i++) take(r, stretch(i), changed);
 }
 
@@ -133,11 +133,11 @@ static void passes_wait_for_each_other(void **state) {
     (void)state;
     rig r = {0};
     open_rig(&r);
-    tu_assert_ok(clt_offload_begin(r.ring), "begin");
+    tu_assert_ok(clt_offload_begin(r.ring, CLT_STATE_ALL, NULL, NULL), "begin");
     take(&r, stretch(0), CLT_STATE_ALL);
     gate(&r, CLT_QUEUE_OUT, true);
     take(&r, stretch(1), CLT_STATE_ALL);
-    tu_assert_ok(clt_offload_begin(r.ring), "begin");
+    tu_assert_ok(clt_offload_begin(r.ring, CLT_STATE_ALL, NULL, NULL), "begin");
     take(&r, stretch(1), CLT_STATE_ALL);
     clt_sleep(0.1);
     gate(&r, CLT_QUEUE_OUT, false);
@@ -168,7 +168,7 @@ static void without_offload_state_stays_where_it_is(void **state) {
     tu_assert_ok(clt_slab_create(tu_device(0), &t, 0, "weights", &s), "slab");
     assert_true(clt_offload_most(NULL, CLT_STATE_ALL) == UINT64_MAX);
     assert_false(clt_offload_has(NULL, CLT_STATE_WEIGHTS));
-    tu_assert_ok(clt_offload_begin(NULL), "begin");
+    tu_assert_ok(clt_offload_begin(NULL, CLT_STATE_ALL, NULL, NULL), "begin");
     tu_assert_ok(clt_offload_bring(NULL, CLT_STATE_ALL, x), "bring");
     const clt_ref at = clt_offload_at(NULL, CLT_STATE_WEIGHTS, s, 77);
     assert_ptr_equal(at.buf, s->piece[0]);

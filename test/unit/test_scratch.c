@@ -326,7 +326,7 @@ static void a_disk_is_measured(void **state) {
     (void)state;
     char *folder = new_folder("/var/tmp");
     clt_scratch_rates r;
-    assert_int_equal(clt_scratch_measure(folder, &r), CLT_OK);
+    assert_int_equal(clt_scratch_measure(folder, 40 << 20, 1, &r), CLT_OK);
     assert_true(r.read > 0 && r.write > 0 && r.both > 0);
     assert_int_equal(rmdir(folder), 0);
     clt_free(folder);
