@@ -12,7 +12,7 @@
 #include "runtime/base/clt_hash.h"
 #include "runtime/base/clt_io.h"
 
-enum { BLOCK = CLT_SCRATCH_BLOCK, MOST = CLT_SCRATCH_MOST, PART = MOST / CLT_SCRATCH_PARTS };
+enum { BLOCK = CLT_SCRATCH_BLOCK, MOST = CLT_SCRATCH_MOST };
 
 typedef struct {
     clt_hash128 hash;
@@ -70,22 +70,31 @@ static clt_status take_lock(clt_scratch *s, const char *folder) {
 
 /* --- the file --- */
 
-/* Whether the file system takes a transfer with O_DIRECT: 0 or an errno value. */
-static int try_direct(const clt_scratch *s) {
-    memset(s->bounce, 0, CLT_SCRATCH_ALIGN);
-    if (pwrite(s->fd, s->bounce, CLT_SCRATCH_ALIGN, 0) < 0) return errno;
-    if (pread(s->fd, s->bounce, CLT_SCRATCH_ALIGN, 0) < 0) return errno;
-    return ftruncate(s->fd, 0) ? errno : 0;
+/* Whether transfers with this memory work with O_DIRECT: 0 or an errno value. */
+static int try_direct(const clt_scratch *s, void *memory) {
+    memset(memory, 0, CLT_SCRATCH_ALIGN);
+    if (pwrite(s->fd, memory, CLT_SCRATCH_ALIGN, 0) < 0) return errno;
+    return pread(s->fd, memory, CLT_SCRATCH_ALIGN, 0) < 0 ? errno : 0;
 }
 
+/* Sets the text. no_direct: why the file goes through the page cache; 0: it does not. */
 static void describe(clt_scratch *s, int no_direct) {
     struct statfs fs;
     const bool in_memory = fstatfs(s->fd, &fs) == 0 && (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC);
     char *cache = no_direct ? clt_format("through the page cache (no O_DIRECT: %s)", strerror(no_direct))
                             : clt_strdup("past the page cache");
+    clt_free(s->text);
     s->text = clt_format("%s, %s%s", clt_aio_text(s->aio), cache,
                          in_memory ? ", on a file system in the host's memory" : "");
     clt_free(cache);
+}
+
+static clt_status use_page_cache(clt_scratch *s, int why) {
+    const int flags = fcntl(s->fd, F_GETFL);
+    if (flags < 0 || fcntl(s->fd, F_SETFL, flags & ~O_DIRECT))
+        return clt_error(CLT_IO, "cannot set up %s: %s", s->path, strerror(errno));
+    describe(s, why);
+    return CLT_OK;
 }
 
 /* What a killed process left under the name is removed; the name of the new file, too. */
@@ -93,18 +102,22 @@ static clt_status create_file(clt_scratch *s) {
     const int flags = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC;
     unlink(s->path);
     s->fd = open(s->path, flags | O_DIRECT, 0600);
-    int no_direct = s->fd < 0 ? errno : try_direct(s);
+    int no_direct = s->fd < 0 ? errno : try_direct(s, s->bounce);
     if (s->fd < 0 && no_direct == EINVAL) {
         unlink(s->path); /* some file systems have made it already */
         s->fd = open(s->path, flags, 0600);
     }
     if (s->fd < 0) return clt_error(CLT_IO, "cannot create %s: %s", s->path, strerror(errno));
     unlink(s->path);
-    const int all = fcntl(s->fd, F_GETFL);
-    if (no_direct && (all < 0 || fcntl(s->fd, F_SETFL, all & ~O_DIRECT) || ftruncate(s->fd, 0)))
-        return clt_error(CLT_IO, "cannot set up %s: %s", s->path, strerror(errno));
-    describe(s, no_direct);
+    if (ftruncate(s->fd, 0)) return clt_error(CLT_IO, "cannot set up %s: %s", s->path, strerror(errno));
+    if (no_direct) return use_page_cache(s, no_direct);
+    describe(s, 0);
     return CLT_OK;
+}
+
+clt_status clt_scratch_try(clt_scratch *s, void *memory) {
+    const int flags = fcntl(s->fd, F_GETFL), why = flags & O_DIRECT ? try_direct(s, memory) : 0;
+    return why ? use_page_cache(s, why) : CLT_OK;
 }
 
 static clt_status open_all(clt_scratch *s, const char *folder) {
@@ -197,9 +210,9 @@ clt_status clt_scratch_grow(clt_scratch *s, uint64_t bytes, uint64_t *offset) {
 
 /* --- operations --- */
 
-static clt_status transfer_failed(const clt_scratch *s, const clt_aio_op *part) {
-    const unsigned long long at = part->offset + part->moved;
-    if (part->error == ENODATA)
+static clt_status transfer_failed(const clt_scratch *s, const clt_aio_op *io) {
+    const unsigned long long at = io->offset + io->moved;
+    if (io->error == ENODATA)
         return clt_error(CLT_IO,
                          "%s ends before offset %llu: it was made shorter while the run used it; rerun the "
                          "same command to resume from the last checkpoint",
@@ -207,7 +220,7 @@ static clt_status transfer_failed(const clt_scratch *s, const clt_aio_op *part) 
     return clt_error(CLT_IO,
                      "cannot %s %s at offset %llu: %s; rerun the same command to resume from the last "
                      "checkpoint, with another folder if the disk fails",
-                     part->write ? "write" : "read", s->path, at, strerror(part->error));
+                     io->write ? "write" : "read", s->path, at, strerror(io->error));
 }
 
 static clt_status verify(const clt_scratch *s, const clt_scratch_op *op) {
@@ -228,10 +241,9 @@ static clt_status verify(const clt_scratch *s, const clt_scratch_op *op) {
     return CLT_OK;
 }
 
-/* After all parts. */
+/* After its transfer. */
 static void finish(clt_scratch *s, clt_scratch_op *op) {
-    for (int i = 0; i < CLT_SCRATCH_PARTS && op->result == CLT_OK; i++)
-        if (op->part[i].error) op->result = transfer_failed(s, &op->part[i]);
+    if (op->io.error) op->result = transfer_failed(s, &op->io);
     if (op->result == CLT_OK && !op->write) op->result = verify(s, op);
     if (op->prev)
         op->prev->next = op->next;
@@ -244,14 +256,14 @@ static void finish(clt_scratch *s, clt_scratch_op *op) {
 clt_status clt_scratch_done(clt_scratch *s, clt_scratch_op *op, bool *done) {
     *done = true;
     if (!op->open) return op->result;
-    for (int i = 0; i < CLT_SCRATCH_PARTS; i++) *done = *done && clt_aio_done(s->aio, &op->part[i]);
+    *done = clt_aio_done(s->aio, &op->io);
     if (*done) finish(s, op);
     return *done ? op->result : CLT_OK;
 }
 
 clt_status clt_scratch_wait(clt_scratch *s, clt_scratch_op *op) {
     if (!op->open) return op->result;
-    for (int i = 0; i < CLT_SCRATCH_PARTS; i++) clt_aio_wait(s->aio, &op->part[i]);
+    clt_aio_wait(s->aio, &op->io);
     finish(s, op);
     return op->result;
 }
@@ -306,17 +318,14 @@ clt_status clt_scratch_begin(clt_scratch *s, clt_scratch_op *op) {
     op->next = s->open;
     if (s->open) s->open->prev = op;
     s->open = op;
-    for (int i = 0; i < CLT_SCRATCH_PARTS; i++) {
-        const size_t at = CLT_MIN((size_t)i * PART, op->bytes), n = CLT_MIN(op->bytes - at, (size_t)PART);
-        const bool moves = op->write || any_stored(s, op->offset + at, n);
-        op->part[i] = (clt_aio_op){.fd = s->fd,
-                                   .write = op->write,
-                                   .memory = (char *)op->memory + at,
-                                   .bytes = moves ? n : 0,
-                                   .offset = op->offset + at};
-        *(op->write ? &s->count.written : &s->count.read) += op->part[i].bytes;
-        clt_aio_submit(s->aio, &op->part[i]);
-    }
+    const bool moves = op->write || any_stored(s, op->offset, op->bytes);
+    op->io = (clt_aio_op){.fd = s->fd,
+                          .write = op->write,
+                          .memory = op->memory,
+                          .bytes = moves ? op->bytes : 0,
+                          .offset = op->offset};
+    *(op->write ? &s->count.written : &s->count.read) += op->io.bytes;
+    clt_aio_submit(s->aio, &op->io);
     return CLT_OK;
 }
 

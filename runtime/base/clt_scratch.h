@@ -21,8 +21,7 @@
 enum {
     CLT_SCRATCH_BLOCK = 256 << 10,
     CLT_SCRATCH_MOST = 8 << 20, /* bytes of an operation */
-    CLT_SCRATCH_ALIGN = 4096,   /* of memory */
-    CLT_SCRATCH_PARTS = 4       /* of an operation, which are on their way at the same time */
+    CLT_SCRATCH_ALIGN = 4096    /* of memory */
 };
 
 typedef struct clt_scratch clt_scratch;
@@ -42,6 +41,11 @@ const char *clt_scratch_text(const clt_scratch *s);
  * size and what is free. */
 clt_status clt_scratch_grow(clt_scratch *s, uint64_t bytes, uint64_t *offset);
 
+/* Before the first operation: tries transfers with this memory, CLT_SCRATCH_ALIGN aligned bytes, which it
+ * overwrites. Memory that a device's driver has mapped may be unfit for O_DIRECT; then the file goes through
+ * the page cache from here on, and clt_scratch_text says so. The file must have a block. */
+clt_status clt_scratch_try(clt_scratch *s, void *memory);
+
 /* --- whole blocks, while the caller does something else --- */
 
 typedef struct clt_scratch_op {
@@ -54,7 +58,7 @@ typedef struct clt_scratch_op {
     /* The module's. */
     bool open;
     clt_status result;
-    clt_aio_op part[CLT_SCRATCH_PARTS];
+    clt_aio_op io;
     struct clt_scratch_op *next, *prev;
 } clt_scratch_op;
 

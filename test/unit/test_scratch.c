@@ -289,11 +289,34 @@ static int without_direct(const char *folder) {
                        "through the page cache (no O_DIRECT: Invalid argument)");
 }
 
+/* As with memory of a driver that O_DIRECT cannot use. Transfers themselves are io_uring's. */
+static int with_unfit_memory(const char *folder) {
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0), BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pread64, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EFAULT), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+    const struct sock_fprog filter = {CLT_COUNT_OF(code), code};
+    char *memory, *at = aligned(CLT_SCRATCH_ALIGN, &memory), x[5000] = "abc", y[5000];
+    uint64_t base;
+    setenv("CLTRAIN_URING", "1", 1);
+    clt_scratch *s = open_in(folder, &base);
+    if (clt_scratch_try(s, at) != CLT_OK || !strstr(clt_scratch_text(s), ", past the page cache")) return 2;
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter))
+        return 3;
+    if (clt_scratch_try(s, at) != CLT_OK || !strstr(clt_scratch_text(s), "(no O_DIRECT: Bad address)"))
+        return 4;
+    const bool uring = !strncmp(clt_scratch_text(s), "io_uring", 8);
+    if (uring && (clt_scratch_write(s, base + 7, x, sizeof x) || clt_scratch_read(s, base + 7, y, sizeof y)))
+        return 5;
+    clt_scratch_close(s);
+    return uring && memcmp(x, y, sizeof x) ? 6 : 0;
+}
+
 static void what_the_kernel_refuses_is_replaced(void **state) {
     (void)state;
     char *folder = new_folder("/var/tmp");
     assert_int_equal(in_child(without_uring, folder), 0);
     assert_int_equal(in_child(without_direct, folder), 0);
+    assert_int_equal(in_child(with_unfit_memory, folder), 0);
     assert_int_equal(rmdir(folder), 0);
     clt_free(folder);
 }

@@ -69,6 +69,7 @@ clt_status clt_file_ring_create(clt_device *dev, clt_scratch *file, clt_slab *co
         if (slab[s]) bytes += most * sizeof(float);
     }
     for (int i = 0; i < SLOTS && bytes && st == CLT_OK; i++) st = create_slot(r, &r->slot[i], bytes);
+    if (bytes && st == CLT_OK) st = clt_scratch_try(file, r->slot[0].memory);
     if (st != CLT_OK) {
         clt_file_ring_destroy(r);
         return st;

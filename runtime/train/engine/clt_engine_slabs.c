@@ -60,7 +60,12 @@ static clt_status create_offload(clt_engine *e) {
     clt_slab_range own;
     uint64_t owned = 0;
     for (int i = 0; clt_engine_own(e, i, &own); i++) owned += own.count;
-    return e->offloads ? clt_offload_create(device_of(e), state, owned, e->file, &e->offload) : CLT_OK;
+    if (!e->offloads) return CLT_OK;
+    CLT_TRY(clt_offload_create(device_of(e), state, owned, e->file, &e->offload));
+    if (e->file && clt_group_rank(e->group) == 0)
+        clt_info("optimizer state is in files in %s: %s", e->cfg->shard.offload_folder,
+                 clt_scratch_text(e->file));
+    return CLT_OK;
 }
 
 /* --- weights --- */
@@ -162,13 +167,9 @@ static clt_status divide_lanes(clt_engine *e) {
 
 /* Each rank has its own: ranks of a host share the folder. */
 static clt_status open_file(clt_engine *e) {
-    const int rank = clt_group_rank(e->group);
-    char *name = clt_format("cltrain-offload-%d", rank);
+    char *name = clt_format("cltrain-offload-%d", clt_group_rank(e->group));
     const clt_status st = clt_scratch_open(e->cfg->shard.offload_folder, name, &e->file);
     clt_free(name);
-    if (st == CLT_OK && rank == 0)
-        clt_info("optimizer state is in files in %s: %s", e->cfg->shard.offload_folder,
-                 clt_scratch_text(e->file));
     return st;
 }
 
