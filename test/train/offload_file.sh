@@ -127,6 +127,19 @@ report "a second run in the folder is refused" $? "exit $second, $(grep -h '^err
 report "a killed run leaves a lock file at most" $? "$(ls -A "$folder")"
 resumes "a killed run"
 
+# One of two ranks finds damage: both end.
+rm -rf "$tmp/b"
+in_background "$cltrain" launch -n 2 train --device pocl "${settings[@]}" "${long[@]}" max_duration=4000ba "save_folder=$tmp/b"
+until_there "checkpoint saved: .*ep0-ba2"
+for f in $(pgrep -f "save_folder=$tmp/b" | sed 's|.*|/proc/&/fd/*|'); do
+    [[ $(readlink "$f") == */cltrain-offload-1.data* ]] && flip "$f"
+done
+wait "$started"
+code=$?
+[ $code = 74 ] && grep -q "^\[rank 1\] error: $folder/cltrain-offload-1.data: the 262144 bytes at" "$log"
+report "damage on one of two ranks ends both" $? "exit $code"
+rm -f "$folder"/*.lock
+
 # A full disk: a file system of 20 MiB.
 full='mount -t tmpfs -o size=20m none "$1" && shift && exec "$@"'
 if unshare -Urm true 2>/dev/null; then

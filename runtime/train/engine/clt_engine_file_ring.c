@@ -40,7 +40,7 @@ struct clt_file_ring {
     clt_offload_next next;
     void *ctx;
     bool more;            /* `next` has not said that there are none */
-    unsigned asked, used; /* stretches of all passes whose reads were begun; that were brought */
+    uint64_t asked, used; /* stretches of all passes whose reads were begun; that were brought */
     double began;
     clt_scratch_counters before;
     clt_offload_traffic traffic;
@@ -149,7 +149,7 @@ static clt_status after_writing(clt_file_ring *r, slot *p, bool wait) {
 
 /* --- the pass --- */
 
-static slot *slot_of(clt_file_ring *r, unsigned n) {
+static slot *slot_of(clt_file_ring *r, uint64_t n) {
     return &r->slot[n % SLOTS];
 }
 
@@ -185,7 +185,18 @@ static bool any_leaves(const clt_file_ring *r) {
     return any;
 }
 
+/* Everything that has changed is on its way into the file. */
+static clt_status send_all(clt_file_ring *r) {
+    for (uint64_t n = r->used; n < r->used + SLOTS; n++) { /* in the order in which they leave */
+        CLT_TRY(after_leaving(r, slot_of(r, n), true));
+        CLT_TRY(poll(r));
+    }
+    return CLT_OK;
+}
+
 clt_status clt_file_ring_begin(clt_file_ring *r, unsigned states, clt_offload_next next, void *ctx) {
+    r->more = false;
+    CLT_TRY(send_all(r));
     for (; r->used != r->asked; r->used++) { /* of a pass that was given up */
         CLT_TRY(wait_for_transfers(r, slot_of(r, r->used)));
         slot_of(r, r->used)->phase = FREE;
@@ -253,10 +264,7 @@ clt_status clt_file_ring_leave(clt_file_ring *r, unsigned changed) {
 }
 
 clt_status clt_file_ring_end(clt_file_ring *r) {
-    for (unsigned n = r->used - SLOTS; n != r->used; n++) { /* in the order in which they leave */
-        CLT_TRY(after_leaving(r, slot_of(r, n), true));
-        CLT_TRY(poll(r));
-    }
+    CLT_TRY(send_all(r));
     const clt_scratch_counters now = clt_scratch_count(r->file);
     r->traffic.read += now.read - r->before.read;
     r->traffic.written += now.written - r->before.written;
