@@ -311,12 +311,38 @@ static int with_unfit_memory(const char *folder) {
     return uring && memcmp(x, y, sizeof x) ? 6 : 0;
 }
 
-static void what_the_kernel_refuses_is_replaced(void **state) {
+/* A disk that fails under writes. */
+static int with_failing_writes(const char *folder) {
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0), BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pwrite64, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EIO), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+    const struct sock_fprog filter = {CLT_COUNT_OF(code), code};
+    char x[5000] = "abc";
+    uint64_t base;
+    setenv("CLTRAIN_URING", "0", 1);
+    clt_scratch *s;
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) return 2;
+    if (clt_scratch_open(folder, "state", &s) != CLT_OK || clt_scratch_grow(s, BYTES, &base) != CLT_OK)
+        return 3;
+    if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter))
+        return 4; /* for the threads, too */
+    clt_error_quiet(true);
+    if (clt_scratch_write(s, base + 3 * (uint64_t)BLOCK, x, sizeof x) != CLT_IO) return 5;
+    clt_error_quiet(false);
+    const bool told = strstr(clt_last_error(), "cannot write ") &&
+                      strstr(clt_last_error(), "Input/output error") &&
+                      strstr(clt_last_error(), "state.data at offset 786432");
+    clt_scratch_close(s);
+    return told ? 0 : 6;
+}
+
+static void what_the_kernel_refuses_is_replaced_or_told(void **state) {
     (void)state;
     char *folder = new_folder("/var/tmp");
     assert_int_equal(in_child(without_uring, folder), 0);
     assert_int_equal(in_child(without_direct, folder), 0);
     assert_int_equal(in_child(with_unfit_memory, folder), 0);
+    assert_int_equal(in_child(with_failing_writes, folder), 0);
     assert_int_equal(rmdir(folder), 0);
     clt_free(folder);
 }
@@ -395,7 +421,7 @@ int main(void) {
         cmocka_unit_test(damage_is_found),
         cmocka_unit_test(a_full_disk_is_named),
         cmocka_unit_test(a_folder_has_one_user),
-        cmocka_unit_test(what_the_kernel_refuses_is_replaced),
+        cmocka_unit_test(what_the_kernel_refuses_is_replaced_or_told),
         cmocka_unit_test(a_killed_process_leaves_its_lock_alone),
         cmocka_unit_test(a_disk_is_measured),
     };
