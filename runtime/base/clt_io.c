@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "runtime/base/clt_io_component.h"
@@ -473,6 +474,15 @@ int clt_io_lock_try(const char *path, const char *owner, clt_io_lock **out, char
     *l = (clt_io_lock){c, lock};
     *out = l;
     return 0;
+}
+
+void clt_io_describe_owner(const char *more, char owner[CLT_IO_OWNER_BYTES]) {
+    char host[256] = "", when[64];
+    time_t now = time(NULL);
+    struct tm tm;
+    gethostname(host, sizeof host - 1);
+    strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", localtime_r(&now, &tm));
+    snprintf(owner, CLT_IO_OWNER_BYTES, "host %s, process %ld, since %s%s", host, (long)getpid(), when, more);
 }
 
 double clt_io_lock_retry(const char *path) {

@@ -223,6 +223,8 @@ enum { CLT_IO_OWNER_BYTES = 512 };
  * `holder` is the text of its owner, "" if unknown. Any other errno value: the storage cannot lock (ENOTSUP,
  * ENOLCK, ...) or the file cannot be created. */
 int clt_io_lock_try(const char *path, const char *owner, clt_io_lock **out, char holder[CLT_IO_OWNER_BYTES]);
+/* The owner's text of this process: "host H, process P, since T" and then `more`. */
+void clt_io_describe_owner(const char *more, char owner[CLT_IO_OWNER_BYTES]);
 /* Seconds to wait between two attempts at a lock of this storage. */
 double clt_io_lock_retry(const char *path);
 /* Whether the lock is held now: false while a lease could not be renewed in time, and for good after somebody

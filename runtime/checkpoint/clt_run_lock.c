@@ -1,8 +1,6 @@
 #include <errno.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "runtime/base/clt_env.h"
 #include "runtime/base/clt_signal.h"
@@ -15,16 +13,6 @@ struct clt_run_lock {
 
 static const char ending[] = ", ending";
 
-/* Who this process is, for those who wait. */
-static void describe_owner(const char *more, char owner[CLT_IO_OWNER_BYTES]) {
-    char host[256] = "", when[64];
-    time_t now = time(NULL);
-    struct tm tm;
-    gethostname(host, sizeof host - 1);
-    strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", localtime_r(&now, &tm));
-    snprintf(owner, CLT_IO_OWNER_BYTES, "host %s, process %ld, since %s%s", host, (long)getpid(), when, more);
-}
-
 /* An errno value, or 0. What is left of a run whose launcher was killed, or that was told to stop, still
  * saves: it is waited for, for CLTRAIN_LOCK_WAIT seconds, and as long as it says that it is ending. The lease
  * of a run that was killed ends by itself after about a minute: that is waited for, too. */
@@ -33,7 +21,7 @@ static int lock_or_wait(const char *path, clt_io_lock **out, char holder[CLT_IO_
     const long usual = clt_io_can(path, CLT_IO_HAS_FOLDERS) ? WAIT : LEASE;
     double wait = (double)clt_env_long(CLT_ENV_LOCK_WAIT, usual), start = clt_now();
     char owner[CLT_IO_OWNER_BYTES];
-    describe_owner("", owner);
+    clt_io_describe_owner("", owner);
     for (bool told = false;; clt_sleep(clt_io_lock_retry(path))) {
         int e = clt_io_lock_try(path, owner, out, holder);
         double limit = strstr(holder, ending) ? MOST : wait;
@@ -91,7 +79,7 @@ clt_status clt_run_lock_take(clt_group *group, const char *folder, clt_run_lock 
 int clt_run_lock_try(const char *folder, clt_run_lock **out, char holder[CLT_IO_OWNER_BYTES]) {
     char *path = clt_path_join(folder, "run.lock"), owner[CLT_IO_OWNER_BYTES];
     clt_io_lock *lock;
-    describe_owner("", owner);
+    clt_io_describe_owner("", owner);
     int e = clt_io_lock_try(path, owner, &lock, holder);
     if (!e) *out = new_lock(lock);
     clt_free(path);
@@ -100,7 +88,7 @@ int clt_run_lock_try(const char *folder, clt_run_lock **out, char holder[CLT_IO_
 
 static int sign(const clt_run_lock *l) {
     char owner[CLT_IO_OWNER_BYTES];
-    describe_owner(l->ends ? ending : "", owner);
+    clt_io_describe_owner(l->ends ? ending : "", owner);
     return clt_io_lock_sign(l->lock, owner);
 }
 

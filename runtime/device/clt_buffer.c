@@ -43,7 +43,7 @@ static cl_int make(clt_device *dev, void *host, size_t bytes, cl_mem *out) {
 
 /* The device bytes that a buffer counts for. */
 static size_t device_bytes(const clt_buffer *b) {
-    return b->wrapped || b->pinned ? 0 : b->bytes;
+    return b->wrapped || b->pinned || b->file ? 0 : b->bytes;
 }
 
 /* Puts a new buffer into the device's list and accounts. */
@@ -109,7 +109,23 @@ clt_status clt_buffer_create_pinned(clt_device *dev, size_t bytes, const char *n
     return CLT_OK;
 }
 
+clt_status clt_buffer_create_in_file(clt_device *dev, clt_scratch *file, size_t bytes, const char *name,
+                                     clt_buffer **out) {
+    uint64_t offset;
+    CLT_TRY(clt_steady_check(dev, "creating buffer", name));
+    if (bytes == 0) return clt_error(CLT_FAIL, "buffer '%s' has no bytes", name);
+    CLT_TRY(clt_scratch_grow(file, bytes, &offset));
+    *out = add((clt_buffer){.dev = dev, .bytes = bytes, .file = file, .file_offset = offset}, name);
+    return CLT_OK;
+}
+
+clt_scratch *clt_buffer_file(const clt_buffer *b, uint64_t *offset) {
+    *offset = b->file_offset;
+    return b->file;
+}
+
 static void release(clt_buffer *b) {
+    if (b->file) return;
     if (b->pinned) clt_pinned_wait(b->dev);
     if (b->dev->hung) return;
     if (b->pinned)
@@ -149,9 +165,9 @@ clt_status clt_buffer_check(const clt_buffer *b, size_t offset, size_t bytes, co
 
 clt_status clt_buffer_check_on_device(const clt_buffer *b, size_t offset, size_t bytes, const char *verb) {
     CLT_TRY(clt_buffer_check(b, offset, bytes, verb));
-    if (!b->pinned) return CLT_OK;
-    return clt_error(CLT_FAIL, "%s buffer '%s' on the device: it is in the host's memory; this is a bug",
-                     verb, b->name);
+    if (!b->pinned && !b->file) return CLT_OK;
+    return clt_error(CLT_FAIL, "%s buffer '%s' on the device: it is in %s; this is a bug", verb, b->name,
+                     b->file ? "a file" : "the host's memory");
 }
 
 /* --- on the device --- */
@@ -163,6 +179,7 @@ clt_status clt_buffer_fill32(clt_buffer *b, size_t offset, uint32_t word, size_t
                          offset, b->name);
     if (bytes == 0) return CLT_OK;
     if (b->pinned) return clt_buffer_fill_pinned(b, offset, word, bytes);
+    if (b->file) return clt_scratch_fill(b->file, b->file_offset + offset, word, bytes);
     cl_event event = NULL;
     CLT_CL(b->dev,
            clEnqueueFillBuffer(clt_queue_next(b->dev), b->mem, &word, 4, offset, bytes, 0, NULL,
@@ -225,6 +242,7 @@ static cl_int find_host(clt_buffer *b) {
 }
 
 clt_status clt_buffer_host(clt_buffer *b, void **ptr) {
+    if (b->file) return clt_buffer_check_on_device(b, 0, 0, "finding");
     if (!b->host) CLT_CL(b->dev, find_host(b), b->name);
     *ptr = b->host;
     return CLT_OK;
@@ -243,6 +261,7 @@ clt_status clt_device_memory_table(clt_device *dev, clt_memory_row **rows, int *
     clt_memory_row *t = clt_calloc((size_t)cap + 1, sizeof *t);
     for (const clt_buffer *b = dev->buffers; b; b = b->next) {
         int at = 0;
+        if (b->file) continue;
         while (at < n && strcmp(t[at].name, b->name) != 0) at++;
         if (at == n) snprintf(t[n++].name, sizeof t[0].name, "%s", b->name);
         t[at].bytes += b->bytes;

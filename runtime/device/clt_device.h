@@ -18,7 +18,7 @@
 #ifndef CLT_DEVICE_H
 #define CLT_DEVICE_H
 
-#include "runtime/base/clt_base.h"
+#include "runtime/base/clt_scratch.h"
 
 typedef struct clt_device clt_device;
 typedef struct clt_buffer clt_buffer;
@@ -109,6 +109,13 @@ clt_status clt_buffer_wrap(clt_device *dev, void *host, size_t bytes, const char
  * The host reads, writes and fills it in the functions below, after a wait for everything that is queued.
  * Kernels, copies and maps of it are CLT_FAIL. CLT_NO_MEMORY, with a message, if the driver gives none. */
 clt_status clt_buffer_create_pinned(clt_device *dev, size_t bytes, const char *name, clt_buffer **out);
+/* A buffer in a file (clt_scratch.h), which must outlive it; it begins with zeros. The host reads, writes and
+ * fills it in the functions below; the device uses what the host moves elsewhere. Errors of clt_scratch_grow.
+ */
+clt_status clt_buffer_create_in_file(clt_device *dev, clt_scratch *file, size_t bytes, const char *name,
+                                     clt_buffer **out);
+/* The file of such a buffer and where the buffer begins in it; NULL: it is in memory. */
+clt_scratch *clt_buffer_file(const clt_buffer *b, uint64_t *offset);
 void clt_buffer_destroy(clt_buffer *b); /* NULL is allowed */
 size_t clt_buffer_bytes(const clt_buffer *b);
 clt_device *clt_buffer_device(const clt_buffer *b); /* NULL after the device was closed */

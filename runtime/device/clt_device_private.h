@@ -50,6 +50,8 @@ struct clt_buffer {
     cl_mem mem;
     size_t bytes;
     bool wrapped, pinned;
+    clt_scratch *file; /* where the buffer is, from file_offset on; NULL: in memory */
+    uint64_t file_offset;
     void *host;       /* for clt_buffer_host; NULL: it was not called yet */
     uint64_t address; /* as a kernel sees it; 0: not known yet */
     uint64_t number;  /* among all buffers that were created on this device, from 1 */
@@ -209,7 +211,7 @@ void clt_device_idle(clt_device *dev);
 
 /* clt_buffer.c: CLT_FAIL with the message "VERB n bytes at ..." if the range is not inside the buffer. */
 clt_status clt_buffer_check(const clt_buffer *b, size_t offset, size_t bytes, const char *verb);
-/* The same for what the device does itself: CLT_FAIL for a pinned buffer, too. */
+/* The same for what the device does itself: CLT_FAIL for a buffer that is pinned or in a file, too. */
 clt_status clt_buffer_check_on_device(const clt_buffer *b, size_t offset, size_t bytes, const char *verb);
 /* clt_transfer.c */
 /* Makes sure that dev->side is there: a queue that does not wait for the device's work. */
@@ -266,7 +268,7 @@ typedef struct {
 } clt_launch_call;
 /* Checks the number of arguments, sets them and queues the launch. */
 clt_status clt_launch_now(const clt_launch_call *c);
-/* An argument of a kernel object; CL_INVALID_MEM_OBJECT for a pinned buffer. */
+/* An argument of a kernel object; CL_INVALID_MEM_OBJECT for a buffer that is pinned or in a file. */
 cl_int clt_kernel_set_arg(cl_kernel k, cl_uint i, const clt_arg *a);
 /* clt_sequence.c: notes a launch that was queued. */
 void clt_sequence_note(clt_sequence *s, const clt_launch_call *c);

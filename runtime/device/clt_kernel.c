@@ -159,7 +159,8 @@ void clt_kernels_free(clt_device *dev) {
 cl_int clt_kernel_set_arg(cl_kernel k, cl_uint i, const clt_arg *a) {
     switch (a->kind) {
     case CLT_ARG_BUF:
-        if (a->v.buf && a->v.buf->pinned) return CL_INVALID_MEM_OBJECT; /* it is mapped */
+        if (a->v.buf && (a->v.buf->pinned || a->v.buf->file))
+            return CL_INVALID_MEM_OBJECT; /* it is mapped, or there is none */
         return clSetKernelArg(k, i, sizeof(cl_mem), a->v.buf ? &a->v.buf->mem : NULL);
     case CLT_ARG_I32:
         return clSetKernelArg(k, i, sizeof(cl_int), &a->v.i32);

@@ -213,28 +213,29 @@ static void pack(clt_slab *s, packing *p, const clt_slab_range *range, int n) {
 
 typedef clt_status (*buffer_maker)(clt_device *dev, size_t bytes, const char *name, clt_buffer **out);
 
-static clt_status create_buffers(clt_device *dev, clt_slab *s, const packing *p, const char *name,
-                                 buffer_maker make) {
-    const clt_device_facts *facts = clt_device_get_facts(dev);
-    for (int b = 0; b < p->buffers; b++) {
-        const uint64_t bytes = p->held[b] * s->element_bytes;
-        int first = 0;
-        while (p->of[first] != b) first++;
-        if (bytes > facts->max_alloc) return piece_too_large(s, first, bytes, facts);
-        CLT_TRY(make(dev, (size_t)bytes, name, &s->buffer[b]));
-        s->buffers++;
-    }
-    for (int i = 0; i < s->n; i++) s->piece[i] = p->of[i] < 0 ? NULL : s->buffer[p->of[i]];
-    return CLT_OK;
-}
-
 /* What slabs with holes differ in. */
 typedef struct {
     bool whole; /* as in packing */
     uint32_t element_bytes;
     const char *name;
     buffer_maker make;
+    clt_scratch *file; /* where the buffers are; NULL: `make` makes them */
 } range_kind;
+
+static clt_status create_buffers(clt_device *dev, clt_slab *s, const packing *p, const range_kind *k) {
+    const clt_device_facts *facts = clt_device_get_facts(dev);
+    for (int b = 0; b < p->buffers; b++) {
+        const uint64_t bytes = p->held[b] * s->element_bytes;
+        int first = 0;
+        while (p->of[first] != b) first++;
+        if (bytes > facts->max_alloc) return piece_too_large(s, first, bytes, facts);
+        CLT_TRY(k->file ? clt_buffer_create_in_file(dev, k->file, (size_t)bytes, k->name, &s->buffer[b])
+                        : k->make(dev, (size_t)bytes, k->name, &s->buffer[b]));
+        s->buffers++;
+    }
+    for (int i = 0; i < s->n; i++) s->piece[i] = p->of[i] < 0 ? NULL : s->buffer[p->of[i]];
+    return CLT_OK;
+}
 
 static clt_status create_packed(clt_device *dev, const clt_slab_table *t, const clt_slab_range *range, int n,
                                 range_kind k, clt_slab **out) {
@@ -246,7 +247,7 @@ static clt_status create_packed(clt_device *dev, const clt_slab_table *t, const 
     p.of = clt_calloc((size_t)most, sizeof *p.of);
     p.held = clt_calloc((size_t)most + 1, sizeof *p.held);
     pack(s, &p, range, n);
-    const clt_status st = create_buffers(dev, s, &p, k.name, k.make);
+    const clt_status st = create_buffers(dev, s, &p, &k);
     clt_free(p.of);
     clt_free(p.held);
     return complete(s, st, true, out);
@@ -254,13 +255,19 @@ static clt_status create_packed(clt_device *dev, const clt_slab_table *t, const 
 
 clt_status clt_slab_create_ranges(clt_device *dev, const clt_slab_table *t, const clt_slab_range *range,
                                   int n, uint32_t element_bytes, const char *name, clt_slab **out) {
-    const range_kind k = {true, element_bytes, name, clt_buffer_create};
+    const range_kind k = {true, element_bytes, name, clt_buffer_create, NULL};
     return create_packed(dev, t, range, n, k, out);
 }
 
 clt_status clt_slab_create_pinned(clt_device *dev, const clt_slab_table *t, const clt_slab_range *range,
                                   int n, const char *name, clt_slab **out) {
-    const range_kind k = {false, sizeof(float), name, clt_buffer_create_pinned};
+    const range_kind k = {false, sizeof(float), name, clt_buffer_create_pinned, NULL};
+    return create_packed(dev, t, range, n, k, out);
+}
+
+clt_status clt_slab_create_in_file(clt_device *dev, const clt_slab_table *t, const clt_slab_range *range,
+                                   int n, clt_scratch *file, const char *name, clt_slab **out) {
+    const range_kind k = {false, sizeof(float), name, NULL, file};
     return create_packed(dev, t, range, n, k, out);
 }
 
@@ -270,7 +277,7 @@ clt_status clt_slab_create_shard(clt_device *dev, const clt_slab_table *t, const
         return clt_error(CLT_FAIL, "slab '%s': its shards belong to another table; this is a bug", name);
     clt_slab_range *own = clt_calloc((size_t)shards->buckets, sizeof *own);
     for (int b = 0; b < shards->buckets; b++) own[b] = clt_shards_range(shards, b, rank);
-    const range_kind k = {false, element_bytes, name, clt_buffer_create};
+    const range_kind k = {false, element_bytes, name, clt_buffer_create, NULL};
     const clt_status st = create_packed(dev, t, own, shards->buckets, k, out);
     clt_free(own);
     return st;

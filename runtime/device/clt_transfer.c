@@ -167,6 +167,7 @@ clt_status clt_buffer_write(clt_buffer *b, size_t offset, const void *src, size_
         memcpy((char *)b->host + offset, src, bytes);
         return CLT_OK;
     }
+    if (b->file) return clt_scratch_write(b->file, b->file_offset + offset, src, bytes);
     if (bytes > BLOCK && dev->facts.type == CLT_DEVICE_CPU) { /* saves a copy */
         CLT_CL(dev,
                clEnqueueWriteBuffer(clt_queue_next(dev), b->mem, CL_FALSE, offset, bytes, src, 0, NULL, &e),
@@ -276,6 +277,7 @@ clt_status clt_buffer_read(clt_buffer *b, size_t offset, void *dst, size_t bytes
         copy_large(dst, (const char *)b->host + offset, bytes);
         return CLT_OK;
     }
+    if (b->file) return clt_scratch_read(b->file, b->file_offset + offset, dst, bytes);
     if (b->dev->facts.type != CLT_DEVICE_CPU) return read_staged(b, offset, dst, bytes);
     if (bytes > BLOCK) return read_mapped(b, offset, dst, bytes);
     cl_event e;

@@ -2,6 +2,7 @@
  * gradient is not finite. Also the dynamic loss scale, and state in the host's memory. */
 #include <math.h>
 #include <stdlib.h>
+#include <unistd.h>
 #include <string.h>
 
 #include "runtime/train/engine/clt_engine.h"
@@ -208,7 +209,7 @@ static void overflow_leaves_steps_out(void **state) {
     close_rig(&r);
 }
 
-/* --- cltrain.offload: host --- */
+/* --- cltrain.offload: host, file --- */
 
 /* Large enough that what the plan does not list is less than 2 %. */
 #define LARGE "model.d_model=256", "model.n_heads=4", "model.n_layers=4", "model.vocab_size=4096"
@@ -259,35 +260,59 @@ static void check_memory(const rig *r, const clt_device_counters *before) {
     tu_assert_ok(
         clt_plan_memory_of(r->cfg, &r->plan, clt_device_get_facts(dev)->type, r->plan.microbatch, &m),
         "plan");
-    assert_int_equal(now.pinned_bytes - before->pinned_bytes, m.host);
+    assert_int_equal(now.pinned_bytes - before->pinned_bytes, m.host - (m.file ? CLT_SCRATCH_MOST : 0));
     assert_in_range(now.bytes - before->bytes, m.total * 98 / 100, m.total * 102 / 100);
 }
 
-/* With queues of their own for copies, as on a device with memory of its own. */
+/* What updates have moved from and to files in train: three with all of the state, and the hashes of step 2.
+ */
+static void check_traffic(const rig *r) {
+    const clt_offload_traffic t = clt_engine_file_traffic(r->engine);
+    clt_plan_memory m;
+    const clt_device_type type = clt_device_get_facts(tu_device(0))->type;
+    tu_assert_ok(clt_plan_memory_of(r->cfg, &r->plan, type, r->plan.microbatch, &m), "plan");
+    assert_true(m.file ? t.written >= 3 * m.file_step && t.read >= 2 * m.file_step && t.seconds > 0
+                       : !t.written && !t.read);
+}
+
+/* `offload` on and off, with the same precision and optimizer. With queues of their own for copies, as on a
+ * device with memory of its own, or with one. */
+static void compare_offload(const char *const over[], size_t n, const char *queues) {
+    rig with = {0}, without = {0};
+    clt_device_counters before;
+    open_rig(&without, over, n - 2);
+    const trained want = train(&without);
+    close_rig(&without);
+    clt_device_get_counters(tu_device(0), &before);
+    setenv("CLTRAIN_QUEUES", queues, 1);
+    open_rig(&with, over, n);
+    check_memory(&with, &before);
+    const trained got = train(&with);
+    check_traffic(&with);
+    a_bad_weight_is_found(&with);
+    close_rig(&with);
+    unsetenv("CLTRAIN_QUEUES");
+    assert_same(want.by_host, got.by_host);
+    assert_memory_equal(want.by_device, got.by_device, sizeof got.by_device);
+}
+
 static void offloaded_state_has_the_same_bits(void **state) {
     (void)state;
+    char folder[] = "/var/tmp/clt_engine_XXXXXX";
     static const char *const precision[] = {"precision=fp32", "precision=amp_bf16"},
                              *const optimizer[] = {"optimizer.name=decoupled_adamw",
                                                    "optimizer.name=decoupled_lionw"};
-    for (size_t i = 0; i < 4; i++) {
-        const char *over[] = {LARGE, precision[i / 2], optimizer[i % 2], "cltrain.offload=host"};
-        const size_t n = CLT_COUNT_OF(over);
-        rig with = {0}, without = {0};
-        clt_device_counters before;
-        open_rig(&without, over, n - 1);
-        const trained want = train(&without);
-        close_rig(&without);
-        clt_device_get_counters(tu_device(0), &before);
-        setenv("CLTRAIN_QUEUES", "3", 1);
-        open_rig(&with, over, n);
-        check_memory(&with, &before);
-        const trained got = train(&with);
-        a_bad_weight_is_found(&with);
-        close_rig(&with);
-        unsetenv("CLTRAIN_QUEUES");
-        assert_same(want.by_host, got.by_host);
-        assert_memory_equal(want.by_device, got.by_device, sizeof got.by_device);
+    assert_non_null(mkdtemp(folder));
+    char *file = clt_format("cltrain.offload_folder=%s", folder);
+    for (size_t i = 0; i < 8; i++) {
+        const bool in_file = i >= 4;
+        const char *over[] = {LARGE, precision[i / 2 % 2], optimizer[i % 2],
+                              in_file ? "cltrain.offload=file" : "cltrain.offload=host",
+                              in_file ? file : "cltrain.offload_folder=null"};
+        compare_offload(over, CLT_COUNT_OF(over), i == 4 || i == 7 ? "1" : "3");
     }
+    clt_free(file);
+    assert_int_equal(rmdir(folder), 0);
 }
 
 /* --- the loss scale --- */

@@ -32,6 +32,11 @@ rows activation 1 activation --suite mpt-small --only forward
 rows optimizer 4 optimizer --suite mpt-small --type bf16
 rows copy 2 copy --suite small
 rows cast 1 copy --suite small --type bf16 --only cast
+folder=$(mktemp -d /var/tmp/clbench.XXXXXX)
+"$clbench" file "$folder" --mib 32 --rounds 3 >"$log" 2>&1 && [ "$(grep -cE "^(plain )?(reads|writes|both)" "$log")" = 5 ] &&
+    rmdir "$folder" || report "clbench file" 1
+refused FOLDER file
+refused "multiple of 16" file "$tmp" --mib 17
 "$clbench" step --suite cpu --model small --seconds 0.01 --recompute blocks --peak 1 --json "$tmp/step.json" >"$log" 2>&1 || report "clbench step" 1
 
 python3 - "$tmp" <<'PY' || fail "rows of --json"

@@ -108,6 +108,7 @@ static const struct {
     {"cltrain.recompute", "blocks", {NULL}},
     {"cltrain.zero_stage", "2", {NULL}},
     {"cltrain.offload", "host", {NULL}},
+    {"cltrain.offload_folder", "x", {"cltrain.offload=file"}},
     {"cltrain.guards.straggler_ratio", "2", {NULL}},
     {"cltrain.guards.spike_window", "200", {NULL}},
     {"cltrain.guards.spike_threshold", "5", {NULL}},

@@ -1,6 +1,8 @@
-/* State that passes through the device, stretch by stretch (clt_engine_offload.h), with three queues. The
- * oracle: the same arithmetic on arrays. Small integers, so that every sum is exact. */
+/* State that passes through the device, stretch by stretch (clt_engine_offload.h), from the host's memory and
+ * from files, with three queues. The oracle: the same arithmetic on arrays. Small integers, so that every sum
+ * is exact. */
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "runtime/device/clt_device_test.h"
 #include "runtime/device/clt_mark.h"
@@ -18,9 +20,18 @@ typedef struct {
     clt_slab_table table;
     clt_slab *weights, *second;
     clt_offload_ring *ring;
+    clt_scratch *file; /* NULL: the slabs are pinned */
+    char folder[32];
     clt_kernel *advance;
     float *w, *s; /* what the slabs should hold */
 } rig;
+
+static void open_slab(rig *r, const char *name, clt_slab **out) {
+    const clt_slab_range all = {0, TOTAL};
+    tu_assert_ok(r->file ? clt_slab_create_in_file(r->dev, &r->table, &all, 1, r->file, name, out)
+                         : clt_slab_create_pinned(r->dev, &r->table, &all, 1, name, out),
+                 name);
+}
 
 static void open_rig(rig *r) {
     static const char text[] =
@@ -29,16 +40,15 @@ static void open_rig(rig *r) {
         "    s[s_off + i] -= w[w_off + i];\n"
         "    w[w_off + i] = 2.0f * w[w_off + i] + 1.0f;\n"
         "}\n";
-    const clt_slab_range all = {0, TOTAL};
     setenv("CLTRAIN_QUEUES", "3", 1);
     const clt_device_params p = clt_device_params_default();
     tu_assert_ok(clt_device_open(&p, &r->dev), "device");
     clt_slab_table_add(&r->table, "x", 1, (int64_t[]){TOTAL});
     clt_slab_table_finish(&r->table);
-    tu_assert_ok(clt_slab_create_pinned(r->dev, &r->table, &all, 1, "weights", &r->weights), "weights");
-    tu_assert_ok(clt_slab_create_pinned(r->dev, &r->table, &all, 1, "second", &r->second), "second");
+    open_slab(r, "weights", &r->weights);
+    open_slab(r, "second", &r->second);
     clt_slab *const slab[CLT_STATES] = {[CLT_STATE_WEIGHTS] = r->weights, [CLT_STATE_SECOND] = r->second};
-    tu_assert_ok(clt_offload_create(r->dev, slab, TOTAL, &r->ring), "ring");
+    tu_assert_ok(clt_offload_create(r->dev, slab, TOTAL, r->file, &r->ring), "ring");
     tu_assert_ok(clt_kernel_from_text(r->dev, "advance", text, "advance", "", &r->advance), "kernel");
     r->w = clt_malloc(TOTAL * sizeof *r->w);
     r->s = clt_malloc(TOTAL * sizeof *r->s);
@@ -51,6 +61,7 @@ static void close_rig(rig *r) {
     clt_offload_destroy(r->ring);
     clt_slab_destroy(r->weights);
     clt_slab_destroy(r->second);
+    clt_scratch_close(r->file);
     clt_slab_table_free(&r->table);
     clt_device_close(r->dev);
     clt_free(r->w);
@@ -75,9 +86,19 @@ static clt_slab_range stretch(uint64_t i) {
     return (clt_slab_range){i * STRETCH, CLT_MIN((uint64_t)STRETCH, TOTAL - i * STRETCH)};
 }
 
+/* The stretches from number *i on. */
+static bool next_stretch(void *i, clt_slab_range *x) {
+    uint64_t *at = i;
+    if (*at * STRETCH >= TOTAL) return false;
+    *x = stretch((*at)++);
+    return true;
+}
+
 static void pass(rig *r, unsigned changed) {
-    tu_assert_ok(clt_offload_begin(r->ring), "begin");
+    uint64_t ahead = 0;
+    tu_assert_ok(clt_offload_begin(r->ring, CLT_STATE_ALL, next_stretch, &ahead), "begin");
     for (uint64_t i = 0; i * STRETCH < TOTAL; i++) take(r, stretch(i), changed);
+    tu_assert_ok(clt_offload_end(r->ring), "end");
 }
 
 static void assert_slab(const clt_slab *s, const float *want) {
@@ -133,11 +154,11 @@ static void passes_wait_for_each_other(void **state) {
     (void)state;
     rig r = {0};
     open_rig(&r);
-    tu_assert_ok(clt_offload_begin(r.ring), "begin");
+    tu_assert_ok(clt_offload_begin(r.ring, CLT_STATE_ALL, NULL, NULL), "begin");
     take(&r, stretch(0), CLT_STATE_ALL);
     gate(&r, CLT_QUEUE_OUT, true);
     take(&r, stretch(1), CLT_STATE_ALL);
-    tu_assert_ok(clt_offload_begin(r.ring), "begin");
+    tu_assert_ok(clt_offload_begin(r.ring, CLT_STATE_ALL, NULL, NULL), "begin");
     take(&r, stretch(1), CLT_STATE_ALL);
     clt_sleep(0.1);
     gate(&r, CLT_QUEUE_OUT, false);
@@ -158,6 +179,81 @@ static void unchanged_state_does_not_leave(void **state) {
     close_rig(&r);
 }
 
+/* --- files --- */
+
+static void open_files(rig *r) {
+    *r = (rig){.folder = "/var/tmp/clt_offload_XXXXXX"};
+    assert_non_null(mkdtemp(r->folder));
+    tu_assert_ok(clt_scratch_open(r->folder, "state", &r->file), "file");
+    open_rig(r);
+}
+
+/* Compares what the files have, and closes them. */
+static void close_files(rig *r) {
+    assert_slab(r->weights, r->w);
+    assert_slab(r->second, r->s);
+    close_rig(r);
+    assert_int_equal(rmdir(r->folder), 0);
+}
+
+/* Slots are used several times, by passes that change all, some or nothing. */
+static void state_in_files_passes_through_slots(void **state) {
+    (void)state;
+    rig r;
+    open_files(&r);
+    const unsigned changed[] = {CLT_STATE_ALL, WEIGHTS, 0, CLT_STATE_ALL, SECOND};
+    for (size_t i = 0; i < CLT_COUNT_OF(changed); i++) pass(&r, changed[i]);
+    const clt_offload_traffic t = clt_offload_count(r.ring);
+    const uint64_t bytes = TOTAL * sizeof(float);
+    assert_true(t.read == 10 * bytes && t.written == 6 * bytes && t.seconds > 0);
+    close_files(&r);
+}
+
+/* A pass that ends early, after what it has asked for ahead; one that asks for nothing, in another order; and
+ * one that does not do what it has said. */
+static void passes_differ_from_what_was_asked_for(void **state) {
+    (void)state;
+    rig r;
+    uint64_t ahead = 0;
+    open_files(&r);
+    tu_assert_ok(clt_offload_begin(r.ring, CLT_STATE_ALL, next_stretch, &ahead), "begin");
+    take(&r, stretch(0), CLT_STATE_ALL);
+    tu_assert_ok(clt_offload_begin(r.ring, CLT_STATE_ALL, NULL, NULL), "begin");
+    const clt_slab_range some = {3 * STRETCH + 77, 1001};
+    take(&r, some, 0);
+    const uint64_t order[] = {3, 0, 4, 1, 2};
+    for (int turn = 0; turn < 2; turn++) {
+        for (size_t i = 0; i < CLT_COUNT_OF(order); i++) take(&r, stretch(order[i]), CLT_STATE_ALL);
+        tu_assert_ok(clt_offload_end(r.ring), "end");
+        tu_assert_ok(clt_offload_begin(r.ring, CLT_STATE_ALL, NULL, NULL), "begin");
+    }
+    pass(&r, CLT_STATE_ALL);
+    ahead = 0;
+    tu_assert_ok(clt_offload_begin(r.ring, CLT_STATE_ALL, next_stretch, &ahead), "begin");
+    clt_error_quiet(true);
+    assert_int_equal(clt_offload_bring(r.ring, CLT_STATE_ALL, stretch(1)), CLT_FAIL);
+    clt_error_quiet(false);
+    close_files(&r);
+}
+
+static void files_are_no_use_to_kernels(void **state) {
+    (void)state;
+    rig r;
+    uint64_t offset;
+    open_files(&r);
+    clt_buffer *b = r.weights->piece[0];
+    assert_ptr_equal(clt_buffer_file(b, &offset), r.file);
+    void *host;
+    clt_error_quiet(true);
+    assert_int_equal(clt_launch(r.advance, 1, (size_t[]){64}, NULL,
+                                (clt_arg[]){CLT_BUF(b), CLT_U64(0), CLT_BUF(b), CLT_U64(0)}, 4),
+                     CLT_FAIL);
+    assert_int_equal(clt_buffer_host(b, &host), CLT_FAIL);
+    assert_int_equal(clt_buffer_copy(b, 0, b, 4096, 64), CLT_FAIL);
+    clt_error_quiet(false);
+    close_files(&r);
+}
+
 static void without_offload_state_stays_where_it_is(void **state) {
     (void)state;
     const clt_slab_range x = {0, CLT_CHUNK};
@@ -168,7 +264,7 @@ static void without_offload_state_stays_where_it_is(void **state) {
     tu_assert_ok(clt_slab_create(tu_device(0), &t, 0, "weights", &s), "slab");
     assert_true(clt_offload_most(NULL, CLT_STATE_ALL) == UINT64_MAX);
     assert_false(clt_offload_has(NULL, CLT_STATE_WEIGHTS));
-    tu_assert_ok(clt_offload_begin(NULL), "begin");
+    tu_assert_ok(clt_offload_begin(NULL, CLT_STATE_ALL, NULL, NULL), "begin");
     tu_assert_ok(clt_offload_bring(NULL, CLT_STATE_ALL, x), "bring");
     const clt_ref at = clt_offload_at(NULL, CLT_STATE_WEIGHTS, s, 77);
     assert_ptr_equal(at.buf, s->piece[0]);
@@ -181,9 +277,13 @@ static void without_offload_state_stays_where_it_is(void **state) {
 
 int main(int argc, char **argv) {
     tu_init(argc, argv);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(without_offload_state_stays_where_it_is),
-        cmocka_unit_test(stretches_wait_for_kernels), cmocka_unit_test(kernels_wait_for_stretches),
-        cmocka_unit_test(passes_wait_for_each_other), cmocka_unit_test(unchanged_state_does_not_leave)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(without_offload_state_stays_where_it_is),
+                                       cmocka_unit_test(stretches_wait_for_kernels),
+                                       cmocka_unit_test(kernels_wait_for_stretches),
+                                       cmocka_unit_test(passes_wait_for_each_other),
+                                       cmocka_unit_test(unchanged_state_does_not_leave),
+                                       cmocka_unit_test(state_in_files_passes_through_slots),
+                                       cmocka_unit_test(passes_differ_from_what_was_asked_for),
+                                       cmocka_unit_test(files_are_no_use_to_kernels)};
     return tu_run(tests, CLT_COUNT_OF(tests));
 }

@@ -201,6 +201,28 @@ static void offloaded_state_is_in_host_memory(void **state) {
     assert_int_equal(clt_plan_offload_stretch(5 * 65536), 5 * 65536);
 }
 
+/* The host has slots, whatever the size of the state, and LAMB takes the weights twice. */
+static void offloaded_state_is_in_files(void **state) {
+    (void)state;
+    static const char *const optimizer[] = {"optimizer={name: decoupled_adamw}", "optimizer={name: lamb}"};
+    for (size_t i = 0; i < CLT_COUNT_OF(optimizer); i++) {
+        clt_config *host = LOAD("precision=amp_bf16", "cltrain.offload=host", optimizer[i]),
+                   *file = LOAD("precision=amp_bf16", "cltrain.offload=file", "cltrain.offload_folder=x",
+                                optimizer[i]);
+        for (int stage = 0; stage <= CLT_MOST_STAGE; stage++) {
+            const clt_plan_memory h = plan_at(host, stage, UINT64_MAX).memory,
+                                  f = plan_at(file, stage, UINT64_MAX).memory;
+            assert_int_equal(f.total, h.total);
+            assert_int_equal(f.file, h.host);
+            assert_int_equal(f.file_step, i ? f.file / 3 * 4 : f.file);
+            assert_int_equal(f.host, 6 * (3 * PASSING / 3 * C + 4096) + (8 << 20));
+            assert_int_equal(h.file, 0);
+        }
+        clt_config_free(host);
+        clt_config_free(file);
+    }
+}
+
 /* --- parts of the formulas --- */
 
 static void places_of_units(void **state) {
@@ -513,6 +535,7 @@ int main(void) {
         cmocka_unit_test(untied_heads_have_places_of_their_own),
         cmocka_unit_test(groups_keep_weights),
         cmocka_unit_test(offloaded_state_is_in_host_memory),
+        cmocka_unit_test(offloaded_state_is_in_files),
         cmocka_unit_test(offload_on_cpu_devices_is_noted),
         cmocka_unit_test(a_lowered_microbatch_is_noted),
         cmocka_unit_test(offload_is_advised_on_gpus),

@@ -24,6 +24,7 @@ static const struct {
     {"tokenize", "token ids of a text file, one thread", bench_tokenize},
     {"pictures", "batches of pictures from a data set", bench_pictures},
     {"order", "the sample order of an epoch", bench_order},
+    {"file", "optimizer state to a disk and back, beside plain reads and writes", bench_file},
     {"allreduce", "the sum over all ranks, beside MPI_Allreduce", bench_collective},
     {"reduce-scatter", "the same, each rank gets a part, beside MPI_Reduce_scatter_block", bench_collective},
     {"all-gather", "the parts of all ranks to all ranks, beside MPI_Allgather", bench_collective},

@@ -235,15 +235,18 @@ static const char *weights_text(const clt_config *c, const clt_plan *p) {
 }
 
 static char *moments_text(const clt_config *c, const clt_plan *p) {
-    if (p->memory.host) return clt_strdup("buffers that the state in host memory passes through");
+    if (p->memory.host) return clt_strdup("buffers that the offloaded state passes through");
     return clt_format("exp_avg%s%s", clt_optimizer_of(c->optimizer.kind)->moments > 1 ? ", exp_avg_sq" : "",
                       p->stage > 0 ? " of the rank's part" : "");
 }
 
-static const char *host_text(const clt_config *c) {
-    return c->precision == CLT_F32 ? "moments of the rank that needs most (cltrain.offload: host)"
-                                   : "moments, fp32 weights of the rank that needs most (cltrain.offload: "
-                                     "host)";
+static void print_offload(const clt_config *c, const clt_plan_memory *m) {
+    const char *what = c->precision == CLT_F32 ? "moments" : "moments, fp32 weights";
+    char *note =
+        clt_format("%s of the rank that needs most (cltrain.offload: %s)", what, m->file ? "file" : "host");
+    row("host memory", m->host, m->file ? "buffers that the state in files passes through" : note);
+    if (m->file) row("files", m->file, note);
+    clt_free(note);
 }
 
 static void print_memory(const clt_config *c, const clt_plan *p, uint64_t capacity) {
@@ -264,7 +267,7 @@ static void print_memory(const clt_config *c, const clt_plan *p, uint64_t capaci
     row("other", m->model.other, "lookups, tables, inputs");
     row("total", m->total, "");
     row("available", capacity, "nine tenths of the device, shared by its ranks");
-    if (m->host) row("host memory", m->host, host_text(c));
+    if (m->host) print_offload(c, m);
     clt_free(gradients);
     clt_free(moments);
 }
@@ -293,10 +296,32 @@ static void print_elastic(const clt_config *c) {
     }
 }
 
+/* What the disk makes of a step. The folder is not made for that. */
+static void print_disk(const clt_config *c, const clt_plan *p) {
+    const double bytes = 2.0 * (double)p->memory.file_step * p->ranks;
+    const char *folder = c->shard.offload_folder;
+    clt_scratch_rates r;
+    char each[32], time[32];
+    if (!p->memory.file) return;
+    printf("disk         a step reads and writes %s per rank",
+           clt_human_bytes((double)p->memory.file_step, each));
+    if (!clt_io_is_dir(folder))
+        printf("; %s is missing: its speed was not measured\n", folder);
+    else if (clt_scratch_measure(folder, 128 << 20, 1, &r) != CLT_OK)
+        printf("; the speed of %s was not measured\n", folder);
+    else
+        printf(
+            ": at least %s on this disk with %d rank%s; %s reads at %.3g GB/s, writes at %.3g GB/s, both at "
+            "once at %.3g GB/s\n",
+            clt_human_seconds(bytes / r.both, time), p->ranks, p->ranks == 1 ? "" : "s", folder,
+            r.read * 1e-9, r.write * 1e-9, r.both * 1e-9);
+}
+
 static void print_plan(const clt_config *c, const clt_device_facts *f, const clt_plan *p,
                        const clt_plan_room *room, const stages *s, const saving *how) {
     print_work(c, f, p);
     print_memory(c, p, room->capacity);
+    print_disk(c, p);
     print_stages(c, room, s);
     print_notes(c, p, s);
     print_elastic(c);
@@ -311,8 +336,10 @@ static void print_json(const clt_config *c, const clt_plan *p, uint64_t capacity
     json_t *summary = clt_config_summary(c, p->ranks);
     char *text = json_dumps(summary, JSON_COMPACT);
     json_decref(summary);
-    printf("{\"stage\":%d,\"shard_ranks\":%d,\"replicas\":%d,\"host\":%llu,", p->stage, p->shard_ranks,
-           p->replicas, (unsigned long long)m->host);
+    printf("{\"stage\":%d,\"shard_ranks\":%d,\"replicas\":%d,\"host\":%llu,\"file\":%llu,"
+           "\"file_step\":%llu,",
+           p->stage, p->shard_ranks, p->replicas, (unsigned long long)m->host, (unsigned long long)m->file,
+           (unsigned long long)m->file_step);
     print_stages_json(all);
     printf("\"parameters\":%llu,\"microbatch\":%lld,\"weights\":%llu,\"weights_16\":%llu,\"gradients\":%llu,"
            "\"optimizer\":%llu,\"activations\":%llu,\"logits\":%llu,\"workspace\":%llu,\"exchange\":%llu,"

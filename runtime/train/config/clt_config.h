@@ -104,7 +104,7 @@ typedef enum { CLT_CLIP_NONE, CLT_CLIP_NORM, CLT_CLIP_VALUE } clt_clip_type;
 typedef enum { CLT_CHECK_STOP, CLT_CHECK_WARN } clt_check_action;
 
 enum { CLT_STAGE_AUTO = -1, CLT_MOST_STAGE = 3 };
-typedef enum { CLT_OFFLOAD_NONE, CLT_OFFLOAD_HOST } clt_offload;
+typedef enum { CLT_OFFLOAD_NONE, CLT_OFFLOAD_HOST, CLT_OFFLOAD_FILE } clt_offload;
 
 typedef struct {        /* which ranks hold which part of the state: cltrain.zero_stage, fsdp_config */
     int zero_stage;     /* 0 to CLT_MOST_STAGE, or CLT_STAGE_AUTO: the plan decides */
@@ -112,6 +112,7 @@ typedef struct {        /* which ranks hold which part of the state: cltrain.zer
     int64_t replicas;   /* copies of the state; -1: the rest */
     bool limit_gathers; /* fsdp_config.limit_all_gathers */
     clt_offload offload;
+    const char *offload_folder; /* with CLT_OFFLOAD_FILE; NULL without */
 } clt_shard_config;
 
 typedef struct { /* callbacks.early_stopper */

@@ -44,7 +44,7 @@ static const char *const tune_names[] = {"off", "cache", "fill", NULL};
 static const char *const nonfinite_names[] = {"stop", "skip", "rollback", NULL};
 static const char *const spike_names[] = {"off", "warn", "skip", "stop", NULL};
 static const char *const check_actions[] = {"stop", "warn", NULL};
-static const char *const offload_names[] = {"none", "host", NULL}; /* clt_offload */
+static const char *const offload_names[] = {"none", "host", "file", NULL}; /* clt_offload */
 
 static const clt_key guard_keys[] = {
     KEY("nonfinite", c.guards.nonfinite, "\"stop\"",
@@ -140,10 +140,14 @@ static const clt_key own_keys[] = {
            .nullable = true),
     KEY("offload", offload, "null",
         "where each rank keeps the moments and, with 16-bit types, the fp32 weights that it updates: none: "
-        "on the device; host: in the host's memory, from which they pass through the device in every step, "
-        "with "
-        "the same bits; default: none, host with fsdp_config.cpu_offload: true",
+        "on the device; host: in the host's memory; file: in files in offload_folder; from there they pass "
+        "through the device in every step, with the same bits; default: none, host with "
+        "fsdp_config.cpu_offload: true",
         .choices = offload_names, .nullable = true),
+    KEY("offload_folder", c.shard.offload_folder, "null",
+        "folder of the files of offload: file, which is made if it is missing: on a fast local disk of each "
+        "host. The files have no names and vanish with the run; a folder serves one run at a time",
+        .nullable = true),
     KEY("tune", tune, "\"cache\"",
         "kernel variants by shape; off: the tables' order; cache: what cltrain tune measured on this device; "
         "fill: also measures what is missing, in the first step, within 5 s",

@@ -39,8 +39,17 @@ static clt_status resolve_offload(clt_schema_reader *r, clt_config_builder *b) {
     if (b->cpu_offload && b->offload == CLT_OFFLOAD_NONE)
         return clt_config_fail_both(r, "cltrain.offload", "fsdp_config.cpu_offload",
                                     "true asks for offload: host; set one of them");
-    b->c.shard.offload =
-        b->cpu_offload || b->offload == CLT_OFFLOAD_HOST ? CLT_OFFLOAD_HOST : CLT_OFFLOAD_NONE;
+    clt_shard_config *s = &b->c.shard;
+    const bool given = b->offload >= 0;
+    s->offload = given ? (clt_offload)b->offload : b->cpu_offload ? CLT_OFFLOAD_HOST : CLT_OFFLOAD_NONE;
+    if (s->offload == CLT_OFFLOAD_FILE && !s->offload_folder)
+        return clt_schema_fail(r, "cltrain.offload",
+                               "is file, which needs a folder: set cltrain.offload_folder");
+    if (s->offload != CLT_OFFLOAD_FILE && s->offload_folder && given)
+        return clt_config_fail_both(r, "cltrain.offload", "cltrain.offload_folder",
+                                    "the folder is for offload: file alone; remove one of them");
+    if (s->offload != CLT_OFFLOAD_FILE && s->offload_folder)
+        return clt_schema_fail(r, "cltrain.offload_folder", "is for cltrain.offload: file, which is not set");
     return CLT_OK;
 }
 

@@ -13,7 +13,7 @@
 
 #define BUCKETS "the engine chooses sizes and order of its exchanges; the result is the same"
 #define PLACEMENT "the memory plan places buffers (cltrain plan); the result is the same"
-#define NO_FILES "nvme offload and its files are not used"
+#define TRANSFERS "stretches of 8 MiB are read ahead and written behind; the result is the same"
 #define PROFILE "use cltrain train --profile or --trace FILE"
 
 /* --- sections with a switch: what is refused and what has no effect while it is on --- */
@@ -92,15 +92,13 @@ static const clt_schema bf16_schema = CLT_SCHEMA(bf16_keys);
 
 /* --- zero_optimization --- */
 
-static const char *const devices[] = {"none", "cpu", NULL};
-static const clt_refusal refused_devices[] = {
-    {"nvme", "offload to files is not supported: use cpu (cltrain.offload: host)"}, {NULL, NULL}};
+static const char *const devices[] = {"none", "cpu", "nvme", NULL};
 
 static const clt_key offload_param_keys[] = {
     CLT_KEY_CHECKED(&clt_kind_choice, "device", "\"none\"",
-                    "cpu: one line says that the weights which the model reads stay on the device",
-                    .choices = devices, .refused = refused_devices, .nullable = true),
-    IGNORED(str, "nvme_path", "null", NULL, NO_FILES),
+                    "cpu, nvme: one line says that the weights which the model reads stay on the device",
+                    .choices = devices, .nullable = true),
+    IGNORED(str, "nvme_path", "null", NULL, "the weights that the model reads stay on the device"),
     IGNORED(int, "buffer_count", "5", NULL, PLACEMENT),
     IGNORED(int, "buffer_size", "100000000", NULL, PLACEMENT),
     IGNORED(int, "max_in_cpu", "1000000000", NULL, PLACEMENT),
@@ -109,14 +107,15 @@ static const clt_key offload_param_keys[] = {
 static const clt_schema offload_param_schema = CLT_SCHEMA(offload_param_keys);
 
 static const clt_key offload_optimizer_keys[] = {
-    CLT_KEY_CHECKED(&clt_kind_choice, "device", "\"none\"", "cpu: cltrain.offload host", .choices = devices,
-                    .refused = refused_devices, .nullable = true),
-    IGNORED(str, "nvme_path", "null", NULL, NO_FILES),
+    CLT_KEY_CHECKED(&clt_kind_choice, "device", "\"none\"",
+                    "cpu: cltrain.offload host; nvme: file, which needs nvme_path", .choices = devices,
+                    .nullable = true),
+    KEY(str, "nvme_path", "null", "with nvme: cltrain.offload_folder"),
     IGNORED(int, "buffer_count", "4", NULL, PLACEMENT),
     IGNORED(bool, "pin_memory", "true", NULL, PLACEMENT),
-    IGNORED(bool, "pipeline_read", "false", NULL, NO_FILES),
-    IGNORED(bool, "pipeline_write", "false", NULL, NO_FILES),
-    IGNORED(bool, "fast_init", "false", NULL, NO_FILES),
+    IGNORED(bool, "pipeline_read", "false", NULL, TRANSFERS),
+    IGNORED(bool, "pipeline_write", "false", NULL, TRANSFERS),
+    IGNORED(bool, "fast_init", "false", NULL, "the files are allocated at the start, not written"),
     KEY(float, "ratio", "1.0", "below 1, stage 3: one line says that all of the state is offloaded"),
     IGNORED(bool, "super_offload", "false", "false", PLACEMENT),
     IGNORED(float, "cpuadam_cores_perc", "0.8", NULL, "the device updates the weights"),
@@ -374,13 +373,13 @@ static const clt_key activation_keys[] = {
 static const clt_schema activation_schema = CLT_SCHEMA(activation_keys);
 
 static const clt_key aio_keys[] = {
-    IGNORED(int, "block_size", "1048576", NULL, NO_FILES),
-    IGNORED(int, "queue_depth", "8", NULL, NO_FILES),
-    IGNORED(int, "thread_count", "1", NULL, NO_FILES),
-    IGNORED(int, "intra_op_parallelism", "1", NULL, NO_FILES),
-    IGNORED(bool, "single_submit", "false", NULL, NO_FILES),
-    IGNORED(bool, "overlap_events", "true", NULL, NO_FILES),
-    IGNORED(bool, "use_gds", "false", NULL, NO_FILES),
+    IGNORED(int, "block_size", "1048576", NULL, TRANSFERS),
+    IGNORED(int, "queue_depth", "8", NULL, TRANSFERS),
+    IGNORED(int, "thread_count", "1", NULL, TRANSFERS),
+    IGNORED(int, "intra_op_parallelism", "1", NULL, TRANSFERS),
+    IGNORED(bool, "single_submit", "false", NULL, TRANSFERS),
+    IGNORED(bool, "overlap_events", "true", NULL, TRANSFERS),
+    IGNORED(bool, "use_gds", "false", NULL, TRANSFERS),
 };
 static const clt_schema aio_schema = CLT_SCHEMA(aio_keys);
 

@@ -154,6 +154,19 @@ static clt_status map_stage(clt_deepspeed *d, int stage) {
                                                  : clt_deepspeed_fill(d, zero_key, to, json_integer(0));
 }
 
+static bool is_offload(const char *device) {
+    return !strcmp(device, "cpu") || !strcmp(device, "nvme");
+}
+
+/* Optimizer state in files. */
+static clt_status map_files(clt_deepspeed *d, const char *from) {
+    static const char path[] = "zero_optimization.offload_optimizer.nvme_path";
+    const char *folder = clt_deepspeed_text(d, path, NULL);
+    if (!folder) return clt_schema_fail(&d->r, from, "is nvme, which needs a folder: set nvme_path");
+    CLT_TRY(clt_deepspeed_put(d, path, "cltrain.offload_folder", json_string(folder)));
+    return clt_deepspeed_put(d, from, "cltrain.offload", json_string("file"));
+}
+
 static clt_status map_offload(clt_deepspeed *d, int stage) {
     static const char device[] = "zero_optimization.offload_optimizer.device",
                       ratio[] = "zero_optimization.offload_optimizer.ratio",
@@ -167,18 +180,18 @@ static clt_status map_offload(clt_deepspeed *d, int stage) {
         if (stage != 3) return clt_schema_fail(&d->r, ratio, "is below 1, which needs stage 3: set it to 1");
         clt_notices_add(d->r.notices, ratio, "all of the optimizer's state is offloaded");
     }
-    if (stage == 3 && !strcmp(clt_deepspeed_text(d, weights, ""), "cpu"))
+    if (stage == 3 && is_offload(clt_deepspeed_text(d, weights, "")))
         clt_notices_add(d->r.notices, weights, "the weights that the model reads stay on the device");
     if (stage != 3 && clt_deepspeed_get(d, weights))
         clt_notices_add(d->r.notices, weights, "DeepSpeed offloads weights at stage 3 alone, too");
     const char *from = was ? old : device, *name = was ? "cpu" : clt_deepspeed_text(d, device, NULL);
     if (!name) return CLT_OK;
-    const bool cpu = !strcmp(name, "cpu");
-    if (cpu && stage == 0) {
+    if (is_offload(name) && stage == 0) {
         clt_notices_add(d->r.notices, from, "DeepSpeed offloads from stage 1 on, too");
         return CLT_OK;
     }
-    return clt_deepspeed_put(d, from, to, json_string(cpu ? "host" : "none"));
+    if (!strcmp(name, "nvme")) return map_files(d, from);
+    return clt_deepspeed_put(d, from, to, json_string(is_offload(name) ? "host" : "none"));
 }
 
 static clt_status map_sharding(clt_deepspeed *d) {

@@ -73,7 +73,7 @@ static clt_status map_lion(clt_deepspeed *d) {
     CLT_TRY(clt_deepspeed_put(d, type_key, "optimizer.name", json_string("decoupled_lionw")));
     /* DeepSpeedCPULion, which is used with offload, has another default than FusedLion. */
     const char *device = clt_deepspeed_text(d, "zero_optimization.offload_optimizer.device", "none");
-    const bool host = !strcmp(device, "cpu") || clt_deepspeed_true(d, "zero_optimization.cpu_offload");
+    const bool host = strcmp(device, "none") != 0 || clt_deepspeed_true(d, "zero_optimization.cpu_offload");
     CLT_TRY(map_number(d, "lr", 1e-3));
     CLT_TRY(map_betas(d, 0.9, host ? 0.999 : 0.99));
     const json_t *own = clt_config_value(d->c, "optimizer.lr");

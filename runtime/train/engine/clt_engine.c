@@ -196,15 +196,15 @@ static clt_status hash_stretch(clt_engine *e, clt_state state, clt_slab_range x,
 
 static clt_status hash_ranges(clt_engine *e, clt_state state, hashing *h) {
     const clt_ckpt_part *part = &e->parts[state];
-    const uint64_t most = clt_offload_most(e->offload, 1u << state);
+    clt_engine_stretches all = {.e = e,
+                                .shards = part->shards,
+                                .used = {part->slab},
+                                .most = clt_offload_most(e->offload, 1u << state)},
+                         ahead = all;
     clt_slab_range x;
-    CLT_TRY(clt_offload_begin(e->offload));
-    for (int i = 0; clt_engine_range(e, part->shards, i, &x); i++)
-        for (uint64_t done = 0, n; done < x.count; done += n) {
-            clt_slab_at(part->slab, x.first + done, &n);
-            n = CLT_MIN(CLT_MIN(n, x.count - done), most);
-            CLT_TRY(hash_stretch(e, state, (clt_slab_range){x.first + done, n}, h));
-        }
+    CLT_TRY(clt_offload_begin(e->offload, 1u << state, clt_engine_next_stretch, &ahead));
+    while (clt_engine_next_stretch(&all, &x)) CLT_TRY(hash_stretch(e, state, x, h));
+    CLT_TRY(clt_offload_end(e->offload));
     return flush_hashes(e, h);
 }
 
@@ -243,6 +243,10 @@ clt_status clt_engine_hash(clt_engine *e, uint64_t hash[CLT_ENGINE_PARTS]) {
         sharded |= e->parts[i].shards != NULL;
     }
     return sharded ? add_ranks(e, hash) : CLT_OK;
+}
+
+clt_offload_traffic clt_engine_file_traffic(const clt_engine *e) {
+    return clt_offload_count(e->offload);
 }
 
 void clt_engine_set_judge(clt_engine *e, clt_engine_judge judge, void *ctx) {

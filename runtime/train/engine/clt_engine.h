@@ -12,6 +12,7 @@
 #include "runtime/checkpoint/clt_checkpoint.h"
 #include "runtime/data/clt_loader.h"
 #include "runtime/train/engine/clt_loss_scale.h"
+#include "runtime/train/engine/clt_engine_offload.h"
 #include "runtime/train/engine/clt_plan.h"
 
 typedef struct clt_engine clt_engine;
@@ -116,6 +117,9 @@ clt_status clt_engine_explain(clt_engine *e, const clt_batch *b, int64_t step, c
  * sharded. */
 enum { CLT_ENGINE_PARTS = 3 };
 clt_status clt_engine_hash(clt_engine *e, uint64_t hash[CLT_ENGINE_PARTS]);
+
+/* What updates have moved from and to files so far on this rank; zeros without cltrain.offload: file. */
+clt_offload_traffic clt_engine_file_traffic(const clt_engine *e);
 
 /* Measures the samples per second of forward and backward on this rank's device, with this engine's
  * microbatch and synthetic samples: the better of two runs after a warm-up. Overwrites weights (with zeros)

@@ -33,7 +33,7 @@ static clt_status look_at_weights(finder *f) {
     const clt_slab_table *t = &f->e->table;
     const uint64_t most = clt_offload_most(f->e->offload, 1u << CLT_STATE_WEIGHTS);
     char what[200];
-    CLT_TRY(clt_offload_begin(f->e->offload));
+    CLT_TRY(clt_offload_begin(f->e->offload, 1u << CLT_STATE_WEIGHTS, NULL, NULL));
     for (int i = 0; i < t->n && !f->what[0]; i++) {
         const uint64_t count = t->entry[i].count;
         snprintf(what, sizeof what, "weight %s", t->entry[i].name);
@@ -44,7 +44,7 @@ static clt_status look_at_weights(finder *f) {
             if (at.buf) CLT_TRY(look_at_stretch(f, what, (clt_slab_range){first, n}));
         }
     }
-    return CLT_OK;
+    return clt_offload_end(f->e->offload);
 }
 
 clt_status clt_engine_explain(clt_engine *e, const clt_batch *b, int64_t step, char what[CLT_ENGINE_WHAT]) {

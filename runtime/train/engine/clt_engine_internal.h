@@ -84,8 +84,9 @@ struct clt_engine {
     int n_wide;
     clt_slab *m, *v;
     clt_offload_ring *offload; /* of master, m and v; NULL: they are on the device */
+    clt_scratch *file;         /* where they are with cltrain.offload: file, in training */
     bool sharded_gradients, sharded_weights;
-    bool offloads; /* cltrain.offload: host, in training */
+    bool offloads; /* cltrain.offload: host or file, in training */
     clt_engine_units units;
     clt_slab *level[CLT_LANE_LEVELS]; /* sums of the own ranges between rounds; the first takes the total */
     bool mute;                        /* passes exchange nothing: their results do not matter */
@@ -193,6 +194,21 @@ clt_status clt_engine_publish(clt_engine *e);
 clt_status clt_engine_settle_kept(clt_engine *e, clt_slab_range x);
 /* The same for elements x only. */
 clt_status clt_engine_settle_unit(clt_engine *e, clt_slab_range x);
+
+/* --- clt_engine_stretches.c --- */
+
+/* Elements of the ranges that `shards` give to this rank (NULL: of everything), in pieces of at most `most`
+ * that lie in one piece of each slab in `used`. NULL slabs do not matter. Starts with range and done 0. */
+typedef struct {
+    const clt_engine *e;
+    const clt_shards *shards;
+    const clt_slab *used[5];
+    uint64_t most;
+    int range;     /* clt_engine_range */
+    uint64_t done; /* elements of it */
+} clt_engine_stretches;
+/* A clt_offload_next; `stretches` points to a clt_engine_stretches. */
+bool clt_engine_next_stretch(void *stretches, clt_slab_range *x);
 
 /* --- clt_engine_rounds.c --- */
 

@@ -1,6 +1,7 @@
 #include "runtime/train/engine/clt_engine_offload.h"
 
 #include "runtime/device/clt_mark.h"
+#include "runtime/train/engine/clt_engine_file_ring.h"
 #include "runtime/train/engine/clt_plan_memory.h"
 
 enum { PLACES = CLT_PLAN_OFFLOAD_PLACES };
@@ -16,12 +17,13 @@ struct clt_offload_ring {
     uint64_t row[CLT_STATES]; /* the first element of each state in a place */
     uint64_t most;
     place place[PLACES];
-    unsigned turn; /* stretches that the pass has brought */
-    place *now;    /* of the current stretch */
+    unsigned turn;        /* stretches that the pass has brought */
+    place *now;           /* of the current stretch */
+    clt_file_ring *files; /* NULL: the slabs are pinned */
 };
 
 clt_status clt_offload_create(clt_device *dev, clt_slab *const slab[CLT_STATES], uint64_t owned,
-                              clt_offload_ring **out) {
+                              clt_scratch *file, clt_offload_ring **out) {
     clt_offload_ring *o = clt_calloc(1, sizeof *o);
     clt_status st = CLT_OK;
     uint64_t elements = 0;
@@ -34,12 +36,14 @@ clt_status clt_offload_create(clt_device *dev, clt_slab *const slab[CLT_STATES],
     }
     for (int i = 0; i < PLACES && elements && st == CLT_OK; i++)
         st = clt_buffer_create(dev, elements * sizeof(float), "passing state", &o->place[i].buffer);
+    if (file && elements && st == CLT_OK) st = clt_file_ring_create(dev, file, slab, o->most, &o->files);
     *out = o;
     return st;
 }
 
 void clt_offload_destroy(clt_offload_ring *o) {
     if (!o) return;
+    clt_file_ring_destroy(o->files);
     for (int i = 0; i < PLACES; i++) {
         clt_mark_release(o->place[i].left);
         clt_buffer_destroy(o->place[i].buffer);
@@ -70,8 +74,9 @@ static clt_status claim(clt_offload_ring *o, place *p) {
     return CLT_OK;
 }
 
-clt_status clt_offload_begin(clt_offload_ring *o) {
+clt_status clt_offload_begin(clt_offload_ring *o, unsigned states, clt_offload_next next, void *ctx) {
     if (!moves(o)) return CLT_OK;
+    if (o->files) CLT_TRY(clt_file_ring_begin(o->files, states, next, ctx));
     o->turn = 0;
     CLT_TRY(clt_device_use(o->dev, CLT_QUEUE_IN));
     for (int i = 0; i < PLACES; i++) CLT_TRY(claim(o, &o->place[i]));
@@ -80,13 +85,24 @@ clt_status clt_offload_begin(clt_offload_ring *o) {
 
 /* --- a stretch --- */
 
+/* Where elements x of a state are in the host's memory. */
+static clt_status find_host(const clt_offload_ring *o, clt_state state, clt_slab_range x, float **elements) {
+    void *host;
+    if (o->files) {
+        *elements = clt_file_ring_at(o->files, state);
+        return CLT_OK;
+    }
+    const clt_ref at = clt_slab_at(o->slab[state], x.first, NULL);
+    CLT_TRY(clt_buffer_host(at.buf, &host));
+    *elements = (float *)host + at.off;
+    return CLT_OK;
+}
+
 /* Queues the copy of elements x of a state from the host's memory, or back to it. */
 static clt_status move(clt_offload_ring *o, clt_state state, clt_slab_range x, bool back) {
-    const clt_ref at = clt_slab_at(o->slab[state], x.first, NULL);
     const size_t offset = o->row[state] * sizeof(float), bytes = x.count * sizeof(float);
-    void *host;
-    CLT_TRY(clt_buffer_host(at.buf, &host));
-    float *elements = (float *)host + at.off;
+    float *elements;
+    CLT_TRY(find_host(o, state, x, &elements));
     return back ? clt_buffer_send(o->now->buffer, offset, elements, bytes)
                 : clt_buffer_fetch(o->now->buffer, offset, elements, bytes);
 }
@@ -111,6 +127,7 @@ clt_status clt_offload_bring(clt_offload_ring *o, unsigned states, clt_slab_rang
     if (!o) return CLT_OK;
     o->now = &o->place[o->turn++ % PLACES];
     if (!moves(o)) return CLT_OK;
+    if (o->files) CLT_TRY(clt_file_ring_bring(o->files, x));
     CLT_TRY(clt_device_use(o->dev, CLT_QUEUE_IN));
     CLT_TRY(claim(o, o->now));
     CLT_TRY(move_all(o, states, x, false));
@@ -130,5 +147,14 @@ clt_status clt_offload_leave(clt_offload_ring *o, unsigned changed, clt_slab_ran
         CLT_TRY(move_all(o, changed, x, true));
     }
     CLT_TRY(clt_device_mark(o->dev, &o->now->left));
+    if (o->files) CLT_TRY(clt_file_ring_leave(o->files, changed));
     return clt_device_use(o->dev, CLT_QUEUE_COMPUTE);
+}
+
+clt_status clt_offload_end(clt_offload_ring *o) {
+    return moves(o) && o->files ? clt_file_ring_end(o->files) : CLT_OK;
+}
+
+clt_offload_traffic clt_offload_count(const clt_offload_ring *o) {
+    return o && o->files ? clt_file_ring_traffic(o->files) : (clt_offload_traffic){0};
 }

@@ -10,8 +10,9 @@
  * Kept ranges are the own ranges, or, where weights are sharded inside groups of ranks, those of the ranks
  * with this rank's number in all groups (clt_engine_group.c).
  *
- * With cltrain.offload: host the moments, and in 16-bit runs the fp32 weights, are the same ranges in the
- * host's memory. 16-bit runs then have the fp32 tensors that the model reads at stage 0, too. */
+ * With cltrain.offload: host or file the moments, and in 16-bit runs the fp32 weights, are the same ranges in
+ * the host's memory or in a file. 16-bit runs then have the fp32 tensors that the model reads at stage 0,
+ * too. */
 #include <string.h>
 
 #include "runtime/train/engine/clt_engine_internal.h"
@@ -34,19 +35,21 @@ static clt_status kept_ranges(clt_engine *e, uint32_t bytes, const char *name, c
     return clt_slab_create_shard(device_of(e), &e->table, &w->keep, w->number, bytes, name, out);
 }
 
-/* What this rank updates, in the host's memory. */
-static clt_status in_host_memory(clt_engine *e, const char *name, clt_slab **out) {
+/* What this rank updates, in the host's memory or in a file. */
+static clt_status offloaded(clt_engine *e, const char *name, clt_slab **out) {
     clt_slab_range *own = clt_calloc((size_t)e->shards.buckets + 1, sizeof *own);
     int n = 0;
     while (clt_engine_own(e, n, &own[n])) n++;
-    const clt_status st = clt_slab_create_pinned(device_of(e), &e->table, own, n, name, out);
+    const clt_status st = e->file
+                              ? clt_slab_create_in_file(device_of(e), &e->table, own, n, e->file, name, out)
+                              : clt_slab_create_pinned(device_of(e), &e->table, own, n, name, out);
     clt_free(own);
     return st;
 }
 
 /* Optimizer state. */
 static clt_status create_state(clt_engine *e, const char *name, clt_slab **out) {
-    if (e->offloads) return in_host_memory(e, name, out);
+    if (e->offloads) return offloaded(e, name, out);
     return e->stage == 0 ? clt_slab_create(device_of(e), &e->table, 0, name, out)
                          : own_ranges(e, 4, name, out);
 }
@@ -57,7 +60,12 @@ static clt_status create_offload(clt_engine *e) {
     clt_slab_range own;
     uint64_t owned = 0;
     for (int i = 0; clt_engine_own(e, i, &own); i++) owned += own.count;
-    return e->offloads ? clt_offload_create(device_of(e), state, owned, &e->offload) : CLT_OK;
+    if (!e->offloads) return CLT_OK;
+    CLT_TRY(clt_offload_create(device_of(e), state, owned, e->file, &e->offload));
+    if (e->file && clt_group_rank(e->group) == 0)
+        clt_info("optimizer state is in files in %s: %s", e->cfg->shard.offload_folder,
+                 clt_scratch_text(e->file));
+    return CLT_OK;
 }
 
 /* --- weights --- */
@@ -157,17 +165,26 @@ static clt_status divide_lanes(clt_engine *e) {
     return CLT_OK;
 }
 
+/* Each rank has its own: ranks of a host share the folder. */
+static clt_status open_file(clt_engine *e) {
+    char *name = clt_format("cltrain-offload-%d", clt_group_rank(e->group));
+    const clt_status st = clt_scratch_open(e->cfg->shard.offload_folder, name, &e->file);
+    clt_free(name);
+    return st;
+}
+
 clt_status clt_engine_slabs_create(clt_engine *e, bool training) {
     e->stage = training ? e->plan->stage : 0;
     e->sharded_gradients = e->stage >= 2 && !e->plan->whole_gradients;
     e->sharded_weights = e->stage >= 3;
-    e->offloads = training && e->cfg->shard.offload == CLT_OFFLOAD_HOST;
+    e->offloads = training && e->cfg->shard.offload != CLT_OFFLOAD_NONE;
     e->split = clt_plan_split(e->plan);
     if (training) CLT_TRY(divide_lanes(e));
     e->lanes = clt_lane_count(&e->split, clt_group_rank(e->group));
     if (training) CLT_TRY(clt_plan_shards(e->plan, &e->table, &e->shards));
     if (training) clt_engine_group_set(e);
     if (e->stage > 0) CLT_TRY(clt_engine_units_create(e));
+    if (training && e->cfg->shard.offload == CLT_OFFLOAD_FILE) CLT_TRY(open_file(e));
     CLT_TRY(create_weights(e));
     if (!training) return CLT_OK;
     CLT_TRY(create_state(e, "exp_avg", &e->m));
@@ -183,6 +200,7 @@ void clt_engine_slabs_destroy(clt_engine *e) {
     for (int i = 0; i < CLT_LANE_LEVELS; i++) clt_slab_destroy(e->level[i]);
     clt_slab *own[] = {e->master, e->copy, e->wide, e->m, e->v};
     for (size_t i = 0; i < CLT_COUNT_OF(own); i++) clt_slab_destroy(own[i]);
+    clt_scratch_close(e->file);
     clt_engine_units_destroy(e);
     clt_shards_free(&e->shards);
     clt_free(e->grads);

@@ -72,31 +72,29 @@ bool clt_engine_needs_norm(const clt_config *c) {
 /* Handles a stretch: whole chunks of this rank's own elements that lie in one piece of each slab. */
 typedef clt_status (*stretch_fn)(clt_engine *e, clt_slab *total, clt_slab_range x);
 
-static uint64_t shorter(const clt_slab *s, uint64_t at, uint64_t count) {
-    uint64_t run;
-    if (!s) return count;
-    clt_slab_at(s, at, &run);
-    return CLT_MIN(run, count);
+/* most: elements of a stretch. */
+static clt_engine_stretches own_stretches(const clt_engine *e, const clt_slab *total, uint64_t most) {
+    return (clt_engine_stretches){.e = e,
+                                  .shards = e->stage == 0 ? NULL : &e->shards,
+                                  .used = {total, e->master, e->copy, e->m, e->v},
+                                  .most = most};
 }
 
-/* most: elements of a stretch. */
 static clt_status each_stretch(clt_engine *e, clt_slab *total, uint64_t most, stretch_fn fn) {
-    clt_slab_range own;
-    for (int i = 0; clt_engine_own(e, i, &own); i++)
-        for (uint64_t done = 0, n; done < own.count; done += n) {
-            const uint64_t at = own.first + done;
-            const clt_slab *const used[] = {total, e->master, e->copy, e->m, e->v};
-            n = CLT_MIN(own.count - done, most);
-            for (size_t k = 0; k < CLT_COUNT_OF(used); k++) n = shorter(used[k], at, n);
-            CLT_TRY(fn(e, total, (clt_slab_range){at, n}));
-        }
+    clt_engine_stretches all = own_stretches(e, total, most);
+    clt_slab_range x;
+    while (clt_engine_next_stretch(&all, &x)) CLT_TRY(fn(e, total, x));
     return CLT_OK;
 }
 
-/* The same where a stretch needs state, which may have to come from the host's memory. */
-static clt_status each_stretch_of_state(clt_engine *e, clt_slab *total, stretch_fn fn) {
-    CLT_TRY(clt_offload_begin(e->offload));
-    return each_stretch(e, total, clt_offload_most(e->offload, CLT_STATE_ALL), fn);
+/* The same where a stretch needs the states in the mask `states`, which may have to come from the host's
+ * memory or a file. */
+static clt_status each_stretch_of_state(clt_engine *e, clt_slab *total, unsigned states, stretch_fn fn) {
+    const uint64_t most = clt_offload_most(e->offload, CLT_STATE_ALL);
+    clt_engine_stretches ahead = own_stretches(e, total, most);
+    CLT_TRY(clt_offload_begin(e->offload, states, clt_engine_next_stretch, &ahead));
+    CLT_TRY(each_stretch(e, total, most, fn));
+    return clt_offload_end(e->offload);
 }
 
 /* Element x.first of a slab that has one piece for the stretch; none: the slab is NULL. */
@@ -203,7 +201,7 @@ static clt_status copy_stretch(clt_engine *e, clt_slab *total, clt_slab_range x)
 
 clt_status clt_engine_copy_weights(clt_engine *e) {
     clt_model_weights_changed(e->model);
-    return e->copy ? each_stretch_of_state(e, NULL, copy_stretch) : CLT_OK;
+    return e->copy ? each_stretch_of_state(e, NULL, 1u << CLT_STATE_WEIGHTS, copy_stretch) : CLT_OK;
 }
 
 /* --- the optimizer --- */
@@ -259,9 +257,9 @@ static clt_status apply_stretch(clt_engine *e, clt_slab *total, clt_slab_range x
 }
 
 static clt_status update_lamb(clt_engine *e, clt_slab *total) {
-    CLT_TRY(each_stretch_of_state(e, total, direct_stretch));
+    CLT_TRY(each_stretch_of_state(e, total, CLT_STATE_ALL, direct_stretch));
     CLT_TRY(clt_engine_lamb_ratios(e));
-    return each_stretch_of_state(e, total, apply_stretch);
+    return each_stretch_of_state(e, total, 1u << CLT_STATE_WEIGHTS, apply_stretch);
 }
 
 clt_status clt_engine_update(clt_engine *e, clt_slab *total, const clt_engine_step_params *at) {
@@ -269,7 +267,7 @@ clt_status clt_engine_update(clt_engine *e, clt_slab *total, const clt_engine_st
     CLT_TRY(
         clt_buffer_write(e->groups, 0, e->host_groups, (size_t)(e->n_scaled + 1) * sizeof *e->host_groups));
     const bool lamb = e->cfg->optimizer.kind == CLT_OPTIMIZER_LAMB;
-    CLT_TRY(lamb ? update_lamb(e, total) : each_stretch_of_state(e, total, update_stretch));
+    CLT_TRY(lamb ? update_lamb(e, total) : each_stretch_of_state(e, total, CLT_STATE_ALL, update_stretch));
     clt_model_weights_changed(e->model);
     return clt_engine_publish(e);
 }

@@ -20,6 +20,7 @@ typedef struct {
     clt_model_memory model;
     uint64_t total, largest;
     uint64_t host;                     /* bytes of host memory (cltrain.offload) */
+    uint64_t file, file_step;          /* bytes in files (cltrain.offload: file); each way in a step */
     uint64_t elements;                 /* of the slab */
     int gradient_slabs, gradient_sums; /* as in clt_plan_sizes */
 } clt_plan_memory;

@@ -6,7 +6,7 @@ enum { WIDE = 4, NARROW = 2 /* bytes */, GROUP = 64 /* elements with one byte */
 
 /* --- the terms --- */
 
-/* Tensors of state in the host's memory: in fp32 the model reads the weights themselves. */
+/* Tensors of state that are offloaded: in fp32 the model reads the weights themselves. */
 static uint64_t offloaded(const clt_plan_sizes *s) {
     return s->offload ? (uint64_t)(s->moments + s->narrow) : 0;
 }
@@ -39,8 +39,22 @@ uint64_t clt_plan_optimizer_bytes(const clt_plan_sizes *s) {
     return moments + CLT_PLAN_OFFLOAD_PLACES * place + s->total / GROUP * (s->ratios ? 3 : 1);
 }
 
+static uint64_t slots_bytes(const clt_plan_sizes *s) {
+    const uint64_t slot = clt_plan_offload_stretch(s->owned) * WIDE * offloaded(s) + CLT_SCRATCH_ALIGN;
+    return CLT_PLAN_FILE_SLOTS * slot + CLT_SCRATCH_MOST;
+}
+
 uint64_t clt_plan_host_bytes(const clt_plan_sizes *s) {
-    return s->owned * WIDE * offloaded(s);
+    return s->files ? slots_bytes(s) : s->owned * WIDE * offloaded(s);
+}
+
+uint64_t clt_plan_file_bytes(const clt_plan_sizes *s) {
+    return s->files ? s->owned * WIDE * offloaded(s) : 0;
+}
+
+/* LAMB's second pass takes the weights again. */
+uint64_t clt_plan_file_step_bytes(const clt_plan_sizes *s) {
+    return clt_plan_file_bytes(s) + (s->files && s->ratios && s->narrow ? s->owned * WIDE : 0);
 }
 
 /* --- units --- */
@@ -151,7 +165,8 @@ static clt_status sizes_of(const clt_config *c, const clt_plan *p, const clt_sla
                         .moments = clt_optimizer_of(c->optimizer.kind)->moments,
                         .ratios = c->optimizer.kind == CLT_OPTIMIZER_LAMB,
                         .narrow = c->precision != CLT_F32,
-                        .offload = c->shard.offload == CLT_OFFLOAD_HOST,
+                        .offload = c->shard.offload != CLT_OFFLOAD_NONE,
+                        .files = c->shard.offload == CLT_OFFLOAD_FILE,
                         .total = t->total};
     find_units(c, p, t, &s);
     s.gradient_slabs = whole ? most_gradient_slabs(c, p) : 0;
@@ -182,6 +197,8 @@ static clt_status memory_of(const clt_config *c, const clt_plan *p, const clt_sl
     m->gradients = clt_plan_gradients_bytes(&s);
     m->optimizer = clt_plan_optimizer_bytes(&s);
     m->host = clt_plan_host_bytes(&s);
+    m->file = clt_plan_file_bytes(&s);
+    m->file_step = clt_plan_file_step_bytes(&s);
     m->total = m->weights + m->copy + m->gradients + m->optimizer + m->reduction + m->model.total;
     m->largest = largest_buffer(&s, t, m->model.largest);
     return CLT_OK;

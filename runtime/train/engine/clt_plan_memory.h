@@ -14,7 +14,8 @@
 typedef struct {
     int stage, moments;   /* moments: tensors of optimizer state, 1 or 2 */
     bool ratios;          /* lamb: a number of each tensor, which blocks name by two more bytes */
-    bool narrow, offload; /* narrow: a 16-bit run; offload: cltrain.offload: host */
+    bool narrow, offload; /* narrow: a 16-bit run; offload: cltrain.offload: host or file */
+    bool files;           /* cltrain.offload: file */
     uint64_t total;       /* the whole slab */
     uint64_t owned;       /* of the rank that owns most (clt_shards.h); `total` at stage 0 */
     uint64_t kept;        /* stage 3: weights of the rank that keeps most; more than owned, where groups of
@@ -28,15 +29,16 @@ typedef struct {
 } clt_plan_sizes;
 
 enum {
-    CLT_PLAN_GRADIENT_RING = 3,  /* blocks: a pass writes to two, while one before them is reduced */
-    CLT_PLAN_GATHER_AHEAD = 2,   /* units gathered ahead with limit_all_gathers: true */
-    CLT_PLAN_GATHER_FAR = 4,     /* with false */
-    CLT_PLAN_GATHER_USED = 2,    /* blocks that have a place besides those gathered ahead */
-    CLT_PLAN_OFFLOAD_PLACES = 3, /* of offloaded state: one comes in, one is updated, one leaves */
-    CLT_PLAN_OFFLOAD_CHUNKS = 32 /* of a place: 8 MiB of each state are copied at full speed */
+    CLT_PLAN_GRADIENT_RING = 3,   /* blocks: a pass writes to two, while one before them is reduced */
+    CLT_PLAN_GATHER_AHEAD = 2,    /* units gathered ahead with limit_all_gathers: true */
+    CLT_PLAN_GATHER_FAR = 4,      /* with false */
+    CLT_PLAN_GATHER_USED = 2,     /* blocks that have a place besides those gathered ahead */
+    CLT_PLAN_OFFLOAD_PLACES = 3,  /* of offloaded state: one comes in, one is updated, one leaves */
+    CLT_PLAN_OFFLOAD_CHUNKS = 32, /* of a place: 8 MiB of each state are copied at full speed */
+    CLT_PLAN_FILE_SLOTS = 6 /* of pinned memory between files and the device: two are read, two written */
 };
 
-/* Elements of each state in a place, if `owned` elements of it are in the host's memory. */
+/* Elements of each state in a place, if `owned` elements of it are offloaded. */
 uint64_t clt_plan_offload_stretch(uint64_t owned);
 
 /* --- the terms: device bytes of one rank --- */
@@ -46,8 +48,11 @@ uint64_t clt_plan_copy_bytes(const clt_plan_sizes *s);      /* weights that prod
 uint64_t clt_plan_gradients_bytes(const clt_plan_sizes *s); /* sums and what a pass writes to */
 /* Moments, or with offload what state passes through; the groups of tensors. */
 uint64_t clt_plan_optimizer_bytes(const clt_plan_sizes *s);
-/* Host bytes of one rank with offload, else 0. */
+/* Host bytes of one rank with offload, else 0: the state, or with files what it passes through. */
 uint64_t clt_plan_host_bytes(const clt_plan_sizes *s);
+/* Bytes in files of one rank; those that a step reads, which it also writes. 0 without. */
+uint64_t clt_plan_file_bytes(const clt_plan_sizes *s);
+uint64_t clt_plan_file_step_bytes(const clt_plan_sizes *s);
 
 /* --- the sizes --- */
 

@@ -117,6 +117,16 @@ static void say_stalls(const clt_run *r) {
              clt_group_size(r->group) > 1 ? " on the rank that waited longest" : "");
 }
 
+static void say_traffic(const clt_run *r) {
+    const clt_offload_traffic t = r->engine ? clt_engine_file_traffic(r->engine) : (clt_offload_traffic){0};
+    char read[32], written[32];
+    if (!(t.seconds > 0)) return;
+    clt_info("offload: rank %d read %s and wrote %s in %.3g s of updates: %.3g GB/s",
+             clt_group_rank(r->group), clt_human_bytes((double)t.read, read),
+             clt_human_bytes((double)t.written, written), t.seconds,
+             (double)(t.read + t.written) / t.seconds * 1e-9);
+}
+
 /* How long the mirror may take at the end: as long as an operation on an object store, and no longer than the
  * job's time. */
 static double mirror_seconds(const clt_run *r) {
@@ -135,6 +145,7 @@ void clt_run_close(clt_run *r) {
     clt_run_guard_destroy(r);
     clt_sinks_destroy(r->sinks);
     clt_run_icl_close(r);
+    say_traffic(r);
     clt_engine_destroy(r->engine);
     say_stalls(r);
     clt_loader_close(r->train);

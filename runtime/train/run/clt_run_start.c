@@ -153,11 +153,12 @@ static clt_status check_host_memory(const clt_run *r) {
                    need = (m->host + device) * (uint64_t)local;
     char need_text[32], each[32], have_text[32];
     if (!m->host || need <= have) return CLT_OK;
-    return clt_error(CLT_NO_MEMORY,
-                     "the run needs %s of host memory (cltrain.offload: host puts %s of each of %d ranks "
-                     "there), %s are available: use ranks on more hosts, or cltrain.offload: none",
-                     clt_human_bytes((double)need, need_text), clt_human_bytes((double)m->host, each), local,
-                     clt_human_bytes((double)have, have_text));
+    return clt_error(
+        CLT_NO_MEMORY,
+        "the run needs %s of host memory (cltrain.offload puts %s of each of %d ranks there), %s "
+        "are available: use ranks on more hosts, or cltrain.offload: %s",
+        clt_human_bytes((double)need, need_text), clt_human_bytes((double)m->host, each), local,
+        clt_human_bytes((double)have, have_text), m->file ? "none" : "file or none");
 }
 
 static clt_status make_plan(clt_run *r) {
@@ -193,9 +194,11 @@ static void print_notes(const clt_run *r) {
 
 /* For a message: what offload puts there, or nothing. The caller frees it. */
 static char *host_memory_text(const clt_plan_memory *m) {
-    char bytes[32];
+    char bytes[32], file[32];
     if (!m->host) return clt_strdup("");
-    return clt_format(", %s of host memory", clt_human_bytes((double)m->host, bytes));
+    clt_human_bytes((double)m->host, bytes);
+    if (!m->file) return clt_format(", %s of host memory", bytes);
+    return clt_format(", %s of host memory, %s in files", bytes, clt_human_bytes((double)m->file, file));
 }
 
 static clt_status open_engine(clt_run *r) {
