@@ -83,7 +83,8 @@ static int load(clt_strv *rest, const char *deepspeed, const asked *a, clt_train
     return 0;
 }
 
-static int list_keys(void (*list)(clt_str *out)) {
+static int list_keys(const asked *a) {
+    void (*list)(clt_str * out) = a->list ? clt_config_list_keys : clt_deepspeed_list_keys;
     clt_str text = {0};
     list(&text);
     fputs(text.s, stdout);
@@ -141,8 +142,7 @@ int clt_train_args_read(int argc, char **argv, clt_train_args *out) {
         .n_options = CLT_COUNT_OF(options)};
     clt_strv rest = {0};
     int code = clt_options_parse(&command, argc, argv, &rest);
-    if (code < 0 && (a.list || a.list_deepspeed))
-        code = list_keys(a.list ? clt_config_list_keys : clt_deepspeed_list_keys);
+    if (code < 0 && (a.list || a.list_deepspeed)) code = list_keys(&a);
     if (code < 0 && rest.n == 0)
         code = clt_options_fail(&command, "a configuration is required: CONFIG.yaml");
     if (code < 0 && a.json && (!a.check || a.print))
