@@ -116,7 +116,7 @@ grep -qF -- "--trace $tmp/none/trace.json cannot be written: folder $tmp/none" "
 [ ! -e "$tmp/early" ] || fail "a run started although its trace cannot be written"
 
 # --- save interval: sqrt(2 * MTTF * stall), with given values and from this run ---
-every() { "$cltrain" plan "$tmp/run.yaml" --device h200 --json "$@" | sed -n 's/.*"save_every_seconds":\([0-9.a-z]*\)}/\1/p'; }
+every() { "$cltrain" plan "$tmp/run.yaml" --device h200 --json "$@" | sed -n 's/.*"save_every_seconds":\([0-9.a-z]*\),.*/\1/p'; }
 [ "$(every --save-seconds 2.5 --mttf 12)" = 464.758 ] || fail "12 hours and 2.5 s give $(every --save-seconds 2.5 --mttf 12)"
 python3 - "$tmp/run/metrics.jsonl" "$(every)" <<'PY' || fail "plan's interval does not follow from the run's checkpoints"
 import json, sys
