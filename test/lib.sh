@@ -169,3 +169,12 @@ steps_of() {
     sed -n 's/^{"batch":\([0-9]*\),.*"loss":\([^,]*\),.*"grad_norm":\([^,]*\),.*/\1 \2 \3/p' "$1/metrics.jsonl" |
         awk '{ row[$1] = $0; if ($1 > last) last = $1 } END { for (i = 1; i <= last; i++) print row[i] }'
 }
+
+# same_hash NAME FOLDER: the run's hash is $want; the folder $tmp/FOLDER is removed.
+same_hash() {
+    local have
+    have=$("$cltrain" ckpt hash "$tmp/$2" 2>&1)
+    [ -n "$want" ] && [ "$have" = "$want" ]
+    report "$1" $? "$(echo "$have" | tr -s ' \n' ' ')"
+    rm -rf "${tmp:?}/$2"
+}

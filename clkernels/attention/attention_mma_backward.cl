@@ -15,7 +15,7 @@
  *
  * Options: ROWS, ITEMS = 2 ROWS, SPAN, a multiple of 16, HEAD_DIM up to 128, a multiple of 8, TYPE (1, 2), features as in attention.clh.
  * Launch: local {ITEMS}, global {tiles * ITEMS, heads (backward_kv: key/value heads), batch}; attention_delta:
- * local {64}, global {T, heads, batch}.
+ * attention_delta.clh.
  * Requires: PTX with mma.sync m16n8k16, ldmatrix and cp.async; all rows at multiples of 16 bytes; local memory of
  * (2 ROWS + 4 SPAN) * UNITS * 16 bytes. */
 #ifndef TYPE
@@ -28,6 +28,7 @@
 #endif
 #define MT 1
 #include "attention_mma.clh"
+#include "attention_delta.clh"
 #include "attention_pairs.clh"
 
 #define X_AT 0 /* own rows: q or k, dout or v */
@@ -36,23 +37,6 @@
 #define TILE_BYTES (SPAN * ROW_BYTES)
 /* Probabilities are stored times 2^SHIFT: fp16's denormals are then below 2^-27. */
 #define SHIFT (TYPE == 2 ? 13 : 0)
-
-/* delta[b, h, i] = chain over the head of dout * o. */
-__kernel void attention_delta(__global const ELEM *dout, ulong dout_off, uint lddout, __global const ELEM *o,
-                              ulong o_off, uint ldo, __global float *delta, uint seq, uint heads)
-{
-    const size_t i = get_global_id(0), h = get_global_id(1), b = get_global_id(2);
-    if (i >= seq) return;
-    __global const uint4 *x = (__global const uint4 *)(dout + dout_off + (b * seq + i) * lddout + h * HEAD_DIM);
-    __global const uint4 *y = (__global const uint4 *)(o + o_off + (b * seq + i) * ldo + h * HEAD_DIM);
-    float s = 0.0f;
-    EACH(d, HEAD_DIM / 8)
-    {
-        const ushort8 u = as_ushort8(x[d]), w = as_ushort8(y[d]);
-        EACH(e, 8) s = fma(GET(u[e]), GET(w[e]), s);
-    }
-    delta[(b * heads + h) * seq + i] = s;
-}
 
 /* s = x y^T and dp = z w^T for the warp's own rows (x, z) and the block's (y, w, in the place at `at`). */
 #define PRODUCTS(s, dp, at)                                                                                  \

@@ -20,19 +20,10 @@ train() {
         >"$log" 2>&1
 }
 
-# same NAME FOLDER
-same() {
-    local have
-    have=$("$cltrain" ckpt hash "$tmp/$2" 2>&1)
-    [ -n "$want" ] && [ "$have" = "$want" ]
-    report "$1" $? "$(echo "$have" | tr -s ' \n' ' ')"
-    rm -rf "${tmp:?}/$2"
-}
-
 # compare NAME RANKS [key=value ...]
 compare() {
     train x "${@:2}"
-    same "$1" x
+    same_hash "$1" x
 }
 
 # planned KEY RANKS [key=value ...]: bytes of the plan
@@ -63,7 +54,7 @@ for precision in fp32 amp_bf16; do
     memory "$precision, one rank" 1 "${run[@]}"
     grep -q "^cltrain.offload: host saves nothing on a CPU device" "$log" && grep -q "of device memory, .* of host memory" "$log"
     report "$precision: the run says where its state is" $?
-    same "$precision: one rank, one queue" x
+    same_hash "$precision: one rank, one queue" x
     CLTRAIN_QUEUES=3 CLTRAIN_AHEAD=1 CLTRAIN_BUILD_HELPERS=1 \
         compare "$precision: one rank, steps queued ahead, a rehearsal" 1 "${run[@]}"
     CLTRAIN_QUEUES=3 compare "$precision: three ranks, stage 2" 3 "${run[@]}" cltrain.zero_stage=2
@@ -73,7 +64,7 @@ for precision in fp32 amp_bf16; do
     for stage in $stages; do
         sharded=("${run[@]}" "cltrain.zero_stage=$stage" cltrain.guards.replica_hash_interval=1)
         memory "$precision, two ranks, stage $stage" 2 "${sharded[@]}"
-        same "$precision: two ranks, stage $stage, one queue" x
+        same_hash "$precision: two ranks, stage $stage, one queue" x
         CLTRAIN_QUEUES=3 compare "$precision: two ranks, stage $stage, queues of their own" 2 "${sharded[@]}"
     done
 
@@ -81,7 +72,7 @@ for precision in fp32 amp_bf16; do
     train legs 2 "${run[@]}" cltrain.zero_stage=3 max_duration=1ba && train legs 1 "precision=$precision" max_duration=2ba &&
         CLTRAIN_QUEUES=3 train legs 2 "${run[@]}" cltrain.zero_stage=1
     report "$precision: with, without and with offload" $?
-    same "$precision: with, without and with offload, the hashes" legs
+    same_hash "$precision: with, without and with offload, the hashes" legs
     rm -rf "$tmp/straight"
 done
 
@@ -101,7 +92,7 @@ done
 grep -q '"event":"rollback"' "$tmp/bad-host/metrics.jsonl"
 report "the run has rolled back" $?
 want=$("$cltrain" ckpt hash "$tmp/bad-none")
-same "the state after a roll-back" bad-host
+same_hash "the state after a roll-back" bad-host
 
 # Composer's key asks for the same; activations stay on the device.
 (cd "$set" && "$cltrain" plan --device pocl "${settings[@]}" "fsdp_config={cpu_offload: true}") >"$log" 2>&1

@@ -22,15 +22,6 @@ train() {
     on_ranks "$2" train --device pocl "${settings[@]}" max_duration=3ba "save_folder=$tmp/$1" "${@:3}" >"$log" 2>&1
 }
 
-# same NAME FOLDER: its hash is $want
-same() {
-    local have
-    have=$("$cltrain" ckpt hash "$tmp/$2" 2>&1)
-    [ -n "$want" ] && [ "$have" = "$want" ]
-    report "$1" $? "$(echo "$have" | tr -s ' \n' ' ')"
-    rm -rf "${tmp:?}/$2"
-}
-
 nothing_left() {
     [ -z "$(ls -A "$folder")" ]
     report "$1: nothing is left in the folder" $? "$(ls -A "$folder" | tr '\n' ' ')"
@@ -47,11 +38,11 @@ for run in "fp32 decoupled_adamw" "amp_bf16 decoupled_lionw"; do
     grep -q "^optimizer state is in files in $folder: .*, past the page cache" "$log" &&
         grep -q "of host memory, .* in files" "$log" && grep -q "^offload: rank 0 read .* and wrote .* GB/s" "$log"
     report "$run: the run says where its state is and how fast it was" $?
-    same "$run: one rank" x
+    same_hash "$run: one rank" x
     CLTRAIN_QUEUES=3 CLTRAIN_AHEAD=1 CLTRAIN_URING=0 train x 2 "${keys[@]}" "${files[@]}" cltrain.zero_stage=2
     grep -q "$folder: 4 threads (no io_uring: by CLTRAIN_URING=0)" "$log"
     report "$run: threads instead of io_uring" $?
-    same "$run: two ranks, stage 2, threads, queues of their own" x
+    same_hash "$run: two ranks, stage 2, threads, queues of their own" x
     rm -rf "$tmp/straight"
 done
 nothing_left "these runs"
@@ -61,7 +52,7 @@ want=$("$cltrain" ckpt hash "$tmp/straight")
 train legs 2 "${keys[@]}" "${files[@]}" cltrain.zero_stage=1 max_duration=1ba && train legs 1 "${keys[@]}" max_duration=2ba &&
     train legs 1 "${keys[@]}" "${files[@]}"
 report "with files, without and with files" $?
-same "with files, without and with files, the hashes" legs
+same_hash "with files, without and with files, the hashes" legs
 
 # --- what goes wrong: every leg of this run saves after two steps ---
 long=("${keys[@]}" "${files[@]}" save_interval=2ba scheduler.t_max=4000ba)
