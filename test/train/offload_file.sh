@@ -3,7 +3,7 @@
 # rank and on two, in fp32 and with 16-bit weights, with AdamW and Lion, through io_uring and threads, and when a run
 # changes between files and the device at a stop. Nothing is left in the folder. Then what goes wrong: a bit that flips
 # in the file, a file that is made shorter, a kill, a second run in the folder, a full disk. After each of them the same
-# command resumes from the checkpoint, to the same hash.
+# command resumes from the checkpoint, to the same hash. A slow disk delays a run, which says so, and changes nothing.
 # timeout: 1800
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 export CLTRAIN_ASSERT_STEADY=1
@@ -53,6 +53,20 @@ train legs 2 "${keys[@]}" "${files[@]}" cltrain.zero_stage=1 max_duration=1ba &&
     train legs 1 "${keys[@]}" "${files[@]}"
 report "with files, without and with files" $?
 same_hash "with files, without and with files, the hashes" legs
+
+# A slow disk: every read begins 100 ms late. Two of the three updates read 12 stretches of two states, in four threads.
+slow=(strace -f -qq -o /dev/null -e trace=pread64 -e inject=pread64:delay_enter=100000)
+if ! command -v strace >/dev/null || ! "${slow[@]}" true 2>/dev/null; then
+    echo "skipped: a slow disk: strace is missing, or may not trace here"
+else
+    CLTRAIN_URING=0 "${slow[@]}" "$cltrain" train --device pocl "${settings[@]}" max_duration=3ba "save_folder=$tmp/slow" \
+        "${keys[@]}" "${files[@]}" >"$log" 2>&1
+    report "a slow disk: the run ends well" $?
+    same_hash "a slow disk" slow
+    waited=$(sed -n 's/^offload: .* it waited \([0-9.]*\) s for the files$/\1/p' "$log")
+    awk -v s="$waited" 'BEGIN { exit !(s >= 2 * 12 * 2 / 4 * 0.1) }'
+    report "a slow disk: the run says that it waited" $? "$waited s"
+fi
 
 # --- what goes wrong: every leg of this run saves after two steps ---
 long=("${keys[@]}" "${files[@]}" save_interval=2ba scheduler.t_max=4000ba)

@@ -226,7 +226,9 @@ static clt_status ask_for(clt_file_ring *r, clt_slab_range x) {
     slot *p = slot_of(r, r->asked);
     if (r->used != r->asked) return CLT_OK;
     CLT_TRY(after_leaving(r, p, true));
+    const double since = clt_now();
     CLT_TRY(after_writing(r, p, true));
+    r->traffic.waited += clt_now() - since;
     if (r->next) return read_ahead(r);
     return x.first % CLT_CHUNK || x.count % CLT_CHUNK ? read_now(r, x) : ask(r, x);
 }
@@ -240,12 +242,14 @@ clt_status clt_file_ring_bring(clt_file_ring *r, clt_slab_range x) {
         return clt_error(CLT_FAIL,
                          "offload: stretch %llu of %llu elements is not the next one; this is a bug",
                          (unsigned long long)x.first, (unsigned long long)x.count);
+    const double since = clt_now();
     while (true) {
         CLT_TRY(transfers_done(r, p, r->states, &done));
         CLT_TRY(poll(r));
         if (done) break;
         clt_scratch_pause(r->file, any_leaves(r) ? soon : later);
     }
+    r->traffic.waited += clt_now() - since;
     r->used++;
     r->now = p;
     p->phase = HERE;

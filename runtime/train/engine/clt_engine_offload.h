@@ -57,10 +57,11 @@ clt_status clt_offload_leave(clt_offload_ring *o, unsigned changed, clt_slab_ran
 /* After the last stretch of a pass. */
 clt_status clt_offload_end(clt_offload_ring *o);
 
-/* What passes have moved from and to files: bytes, and the seconds that the passes took. */
+/* What passes have moved from and to files. */
 typedef struct {
-    uint64_t read, written;
-    double seconds;
+    uint64_t read, written; /* bytes */
+    double seconds;         /* that the passes took */
+    double waited;          /* of them, seconds without anything to do but wait for the files */
 } clt_offload_traffic;
 clt_offload_traffic clt_offload_count(const clt_offload_ring *o); /* zeros without files; o may be NULL */
 
