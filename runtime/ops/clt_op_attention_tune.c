@@ -305,14 +305,8 @@ static clt_status error(clt_ops *ops, const clt_variant *v, void *tensors, doubl
     return sampled_error(ops, t, worst);
 }
 
-/* On a CPU rows for work-groups are used only if those for CPUs fail. */
-static bool worth(const clt_ops *ops, const clt_variant *v) {
-    return clt_device_get_facts(clt_ops_device(ops))->type != CLT_DEVICE_CPU ||
-           strstr(v->requires, "type=cpu") != NULL;
-}
-
-const clt_tune_kind clt_attention_tune_forward = {make_forward, run_forward, error, drop, worth};
-const clt_tune_kind clt_attention_tune_backward = {make_backward, run_backward, error, drop, worth};
+const clt_tune_kind clt_attention_tune_forward = {make_forward, run_forward, error, drop, clt_tune_worth};
+const clt_tune_kind clt_attention_tune_backward = {make_backward, run_backward, error, drop, clt_tune_worth};
 
 void clt_attention_shape(const params *p, bool accumulate_kv, char *out, size_t size) {
     char window[32] = "";

@@ -91,9 +91,7 @@ static bool scales_start_at(uint64_t align, const clt_gemm8_params *p) {
     return all || p->a.tile > 1 || p->b.tile > 1;
 }
 
-/* Whether the row supports the call at all; gemm8.vt describes the params. */
-static bool can_do(const clt_variant *v, const void *call) {
-    const clt_gemm8_params *p = call;
+bool clt_gemm8_takes(const clt_variant *v, const clt_gemm8_params *p) {
     const clt_gemm_params to = clt_gemm8_epilogue(p);
     const uint64_t align = (uint64_t)clt_variant_param(v, "ALIGN_C", 1);
     return is_in(v, "FORMS", (int)p->form) && is_in(v, "SCALES", (p->a.tile > 1) + 2 * (p->b.tile > 1)) &&
@@ -103,11 +101,15 @@ static bool can_do(const clt_variant *v, const void *call) {
            starts_at(align, &p->pre) && starts_at(align, &p->grad_pre) && starts_at(align, &p->residual);
 }
 
+static bool takes(const clt_variant *v, const void *call) {
+    return clt_gemm8_takes(v, call);
+}
+
 static bool does_well(const clt_variant *v, const void *call) {
     const clt_gemm8_params *p = call;
     const clt_gemm8_body *body = body_of(v);
     return p->m >= clt_variant_param(v, "MIN_M", 0) && p->n >= clt_variant_param(v, "MIN_N", 0) &&
-           can_do(v, call) && (!body || !body->does_well || body->does_well(v, p));
+           takes(v, call) && (!body || !body->does_well || body->does_well(v, p));
 }
 
 static void describe(const void *call, char *out, size_t size) {
@@ -121,10 +123,17 @@ static void describe(const void *call, char *out, size_t size) {
 static clt_status choose(clt_ops *ops, const clt_gemm8_params *p, const clt_variant **out) {
     clt_variant_question q = {.op = "gemm8",
                               .options = p->a.block == 64 ? " -DBLOCK=64" : "",
-                              .takes = clt_variant_forced(ops, "gemm8") ? can_do : does_well,
+                              .takes = takes,
                               .check = clt_gemm8_check,
                               .call = p,
                               .describe = describe};
+    if (clt_ops_tunes(ops, "gemm8")) {
+        char shape[96];
+        clt_gemm8_shape(p, shape, sizeof shape);
+        CLT_TRY(clt_tune_pick(ops, &(clt_tune_question){q, shape, &clt_gemm8_tune}, out));
+        if (*out) return CLT_OK;
+    }
+    if (!clt_variant_forced(ops, "gemm8")) q.takes = does_well;
     return clt_variant_pick_for(ops, &q, out);
 }
 

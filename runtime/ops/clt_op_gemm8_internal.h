@@ -34,8 +34,13 @@ extern const clt_gemm8_body clt_gemm8_group, clt_gemm8_cpu, clt_gemm8_wgmma;
 
 /* Runs a checked call with row v. */
 clt_status clt_gemm8_run(clt_ops *ops, const clt_variant *v, const clt_gemm8_params *p);
+/* Whether row v supports the call at all; gemm8.vt describes the params. */
+bool clt_gemm8_takes(const clt_variant *v, const clt_gemm8_params *p);
 /* A clt_variant_check: compares row v with the oracle (clt_op_gemm8_check.c). ctx: the call, of which the
  * block is used. */
 clt_status clt_gemm8_check(clt_ops *ops, const clt_variant *v, void *ctx);
+/* How rows are timed (clt_op_gemm8_tune.c), and the shape of a call as tune.csv has it. */
+extern const clt_tune_kind clt_gemm8_tune;
+void clt_gemm8_shape(const clt_gemm8_params *p, char *out, size_t size);
 
 #endif

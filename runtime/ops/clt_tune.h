@@ -42,6 +42,8 @@ typedef struct {
      */
     bool (*worth)(const clt_ops *ops, const clt_variant *v);
 } clt_tune_kind;
+/* A `worth`: on a CPU rows for work-groups are used only if those for CPUs fail. */
+bool clt_tune_worth(const clt_ops *ops, const clt_variant *v);
 
 /* Tensors for measuring repeat a block of random numbers in [-1, 1]: element e of a tensor of clt_tune_tensor
  * is pattern[e % CLT_TUNE_PERIOD]. The period is a prime, so that rows differ unless their distance is a

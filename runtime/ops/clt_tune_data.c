@@ -1,5 +1,7 @@
-/* Tensors for timing: a repeating block of random numbers, so that outputs can be compared with the oracle
- * without a copy of whole tensors on the host. */
+/* What the kinds share. Tensors for timing: a repeating block of random numbers, so that outputs can be
+ * compared with the oracle without a copy of whole tensors on the host. */
+#include <string.h>
+
 #include "runtime/base/clt_philox.h"
 #include "runtime/ops/clt_tune.h"
 #include "runtime/ops/ref/clt_ref.h"
@@ -30,4 +32,9 @@ clt_status clt_tune_tensor(clt_ops *ops, const float *pattern, clt_dtype type, u
         st = clt_buffer_copy(out->buf, at, out->buf, 0, CLT_MIN(first, n * size - at));
     clt_free(stored);
     return st;
+}
+
+bool clt_tune_worth(const clt_ops *ops, const clt_variant *v) {
+    return clt_device_get_facts(clt_ops_device(ops))->type != CLT_DEVICE_CPU ||
+           strstr(v->requires, "type=cpu") != NULL;
 }
