@@ -416,3 +416,15 @@ clt_model_config *tu_model(const char *text) {
     clt_free(json);
     return config;
 }
+
+double tu_largest(const float *x, size_t n) {
+    double m = 0;
+    for (size_t i = 0; i < n; i++) m = fmax(m, fabs((double)x[i]));
+    return m;
+}
+
+double tu_relative(const float *got, const float *want, size_t n) {
+    double d = 0;
+    for (size_t i = 0; i < n; i++) d = fmax(d, fabs((double)got[i] - (double)want[i]));
+    return d / fmax(tu_largest(want, n), 1e-30);
+}

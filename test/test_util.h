@@ -105,4 +105,9 @@ void tu_assert_i32(const char *what, const int32_t *got, const int32_t *want, si
 double tu_assert_close(const char *what, const float *got, const double *want, size_t n, double tolerance);
 void tu_assert_ok(clt_status st, const char *what);
 
+/* The largest magnitude; 0 of no elements. */
+double tu_largest(const float *x, size_t n);
+/* The largest difference divided by the largest magnitude of what is expected. */
+double tu_relative(const float *got, const float *want, size_t n);
+
 #endif

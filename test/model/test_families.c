@@ -117,20 +117,8 @@ static void close_golden(golden *g) {
 
 /* --- comparing --- */
 
-static double largest(const float *x, size_t n) {
-    double m = 0;
-    for (size_t i = 0; i < n; i++) m = fmax(m, fabs((double)x[i]));
-    return m;
-}
-
-static double relative(const float *got, const float *want, size_t n) {
-    double d = 0;
-    for (size_t i = 0; i < n; i++) d = fmax(d, fabs((double)got[i] - (double)want[i]));
-    return d / fmax(largest(want, n), 1e-30);
-}
-
 static double logsumexp(const float *x, int64_t n) {
-    double m = largest(x, (size_t)n), sum = 0;
+    double m = tu_largest(x, (size_t)n), sum = 0;
     for (int64_t i = 0; i < n; i++) sum += exp((double)x[i] - m);
     return m + log(sum);
 }
@@ -147,7 +135,8 @@ static void check_logits(golden *g) {
         for (size_t t = 0; t < T; t++) {
             double sum = json_number_value(json_array_get(json_array_get(sums, s), t));
             worst = fmax(worst, fabs(logsumexp(got + t * V, g->V) / sum - 1));
-            if (s == 0 && t % EVERY == 0) worst = fmax(worst, relative(got + t * V, want + t / EVERY * V, V));
+            if (s == 0 && t % EVERY == 0)
+                worst = fmax(worst, tu_relative(got + t * V, want + t / EVERY * V, V));
         }
     }
     printf("  logits %.2g\n", worst);
@@ -208,7 +197,7 @@ static void check_gradients(golden *g) {
         char *key = clt_format("grad.%s", file->name);
         float *want = tensor(g->tensors, key, &stored);
         assert_true(stored <= count);
-        if (want && !has_key_part(file->name)) worst = fmax(worst, relative(got, want, stored));
+        if (want && !has_key_part(file->name)) worst = fmax(worst, tu_relative(got, want, stored));
         clt_free(key);
         clt_free(want);
         clt_free(got);
@@ -251,7 +240,7 @@ static void cached_logits_agree(void **state) {
         float *want = tensor(g.tensors, "logits", &n), *got = clt_malloc(V * sizeof *got);
         for (int64_t t = 0; t < g.T; t++) {
             tu_assert_ok(clt_model_logits(g.model, g.tokens, t + 1, t, 1, got), "logits");
-            if (t % EVERY == 0) worst = fmax(worst, relative(got, want + (size_t)(t / EVERY) * V, V));
+            if (t % EVERY == 0) worst = fmax(worst, tu_relative(got, want + (size_t)(t / EVERY) * V, V));
         }
         printf("  %-10s logits token by token %.2g\n", g.set, worst);
         assert_true(worst < LOGIT_BOUND);

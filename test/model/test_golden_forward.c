@@ -100,25 +100,12 @@ static void close_golden(golden *g) {
     clt_free(g->targets);
 }
 
-static double largest(const float *x, size_t n) {
-    double m = 0;
-    for (size_t i = 0; i < n; i++) m = fmax(m, fabs((double)x[i]));
-    return m;
-}
-
-/* The largest difference divided by the largest expected value. */
-static double relative(const float *got, const float *want, size_t n) {
-    double d = 0;
-    for (size_t i = 0; i < n; i++) d = fmax(d, fabs((double)got[i] - (double)want[i]));
-    return d / fmax(largest(want, n), 1e-30);
-}
-
 static void check_logits(golden *g) {
     size_t n, V = (size_t)clt_model_get_facts(g->cfg).vocab_size, T = (size_t)g->T;
     float *want = tensor(g->want, "logits", &n), *got = clt_malloc(n * sizeof *got);
     for (size_t s = 0; s < SAMPLES; s++)
         tu_assert_ok(clt_model_logits(g->model, g->tokens + s * T, g->T, 0, g->T, got + s * T * V), "logits");
-    double d = relative(got, want, n);
+    double d = tu_relative(got, want, n);
     printf("    logits %.2g", d);
     assert_true(d < LOGIT_BOUND);
     clt_free(want);
@@ -134,7 +121,7 @@ static void check_activations(golden *g) {
         char *key = clt_format("act.%s", name);
         float *want = tensor(g->want, key, &n), *got = clt_malloc(n * sizeof *got);
         tu_assert_ok(clt_model_activation(g->model, name, got, n), name);
-        double d = relative(got, want, n);
+        double d = tu_relative(got, want, n);
         if (d >= LOGIT_BOUND) fail_msg("%s differs by %g of its largest value", name, d);
         clt_free(want);
         clt_free(got);
@@ -165,7 +152,7 @@ static void check_gradients(golden *g, double want_norm) {
         for (size_t k = 0; k < n; k++) sum += (double)got[k] * (double)got[k];
         mask_zero_gradients(g, e->name, got);
         mask_zero_gradients(g, e->name, want);
-        double d = largest(want, n) > 0 ? relative(got, want, n) : 0;
+        double d = tu_largest(want, n) > 0 ? tu_relative(got, want, n) : 0;
         if (d >= GRAD_BOUND) fail_msg("gradient of %s differs by %g of its largest value", e->name, d);
         worst = fmax(worst, d);
         clt_free(want);

@@ -155,25 +155,12 @@ static double mean_loss(const rig *g) {
 
 /* --- comparing --- */
 
-static double largest(const float *x, size_t n) {
-    double m = 0;
-    for (size_t i = 0; i < n; i++) m = fmax(m, fabs((double)x[i]));
-    return m;
-}
-
-/* The largest difference divided by the largest expected value. */
-static double relative(const float *got, const float *want, size_t n) {
-    double d = 0;
-    for (size_t i = 0; i < n; i++) d = fmax(d, fabs((double)got[i] - (double)want[i]));
-    return d / fmax(largest(want, n), 1e-30);
-}
-
 /* The first elements of the model's activation `name` are the golden tensor `key`. */
 static void check_activation(const rig *g, const char *name, const char *key) {
     size_t n;
     float *want = tensor(g->want, key, &n), *got = clt_malloc(n * sizeof *got);
     tu_assert_ok(clt_model_activation(g->model, name, got, n), name);
-    const double d = relative(got, want, n);
+    const double d = tu_relative(got, want, n);
     if (!(d < LOGIT_BOUND)) fail_msg("%s differs by %g of its largest value", key, d);
     clt_free(want);
     clt_free(got);
@@ -199,7 +186,7 @@ static double check_gradients(const rig *g, const char *prefix, double want_norm
         step = n == e->count ? 1 : STRIDE;
         assert_int_equal(n, CLT_CEIL_DIV(e->count, step));
         for (size_t k = 0; k < n; k++) got[k] = got[k * step];
-        const double d = relative(got, want, n);
+        const double d = tu_relative(got, want, n);
         if (!(d < GRAD_BOUND)) fail_msg("gradient of %s differs by %g of its largest value", e->name, d);
         worst = fmax(worst, d);
         clt_free(want);
@@ -248,7 +235,7 @@ static void check_eval(rig *g, const char *key, double bound) {
     tu_assert_ok(clt_model_eval(g->model, &p, &correct), "eval");
     tu_assert_ok(clt_model_activation(g->model, "logits", got, n), "logits");
     check_predictions(g, want, bound);
-    const double d = relative(got, want, n);
+    const double d = tu_relative(got, want, n);
     printf("    logits %.2g\n", d);
     assert_true(d < bound);
     for (int64_t s = 0; s < SAMPLES; s++) {
@@ -469,7 +456,7 @@ static void initial_values(void **state) {
         for (uint64_t k = 0; k < e->count; k++) square += (double)x[k] * (double)x[k];
         const double rms = sqrt(square / n);
         if (!(fabs(rms - want) <= 4 * want / sqrt(2 * n))) fail_msg("%s has an rms of %g", e->name, rms);
-        if (patch) assert_true(largest(x, e->count) <= bound);
+        if (patch) assert_true(tu_largest(x, e->count) <= bound);
         clt_free(x);
     }
     clt_slab_table_free(&t);
