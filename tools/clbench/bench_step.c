@@ -130,6 +130,7 @@ static clt_status plan(const step_bench *b, const step_shape *s, step_work *w) {
         clt_error_quiet(true);
         clt_status st = clt_plan_make(w->cfg, 1, &room, &w->plan);
         clt_error_quiet(false);
+        if (st == CLT_OK && b->microbatch) clt_plan_say_notes(w->cfg, &w->plan);
         if (st == CLT_OK) return CLT_OK;
         clt_config_free(w->cfg);
         w->cfg = NULL;

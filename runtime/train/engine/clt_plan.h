@@ -107,6 +107,8 @@ clt_status clt_plan_agree(clt_group *g, const clt_config *cfg, const clt_plan_ro
 bool clt_plan_lane_is_split(const clt_config *cfg, const clt_plan *p, int64_t microbatch);
 /* Adds one line for each decision about sharding that differs from what the configuration asks for. */
 void clt_plan_notes(const clt_config *cfg, const clt_plan *p, clt_strv *lines);
+/* Prints them. */
+void clt_plan_say_notes(const clt_config *cfg, const clt_plan *p);
 /* clt_plan_begin and clt_plan_fit, for tools. Free the plan also after CLT_NO_MEMORY. */
 clt_status clt_plan_make(const clt_config *cfg, int ranks, const clt_plan_room *room, clt_plan *out);
 

@@ -72,3 +72,10 @@ void clt_plan_notes(const clt_config *c, const clt_plan *p, clt_strv *lines) {
                      "cltrain.offload: host saves nothing on a CPU device, whose memory is the host's");
     if (p->whole_gradients) clt_strv_add_owned(lines, whole_gradients_note(c, p));
 }
+
+void clt_plan_say_notes(const clt_config *c, const clt_plan *p) {
+    clt_strv lines = {0};
+    clt_plan_notes(c, p, &lines);
+    for (size_t i = 0; i < lines.n; i++) clt_info("%s", lines.v[i]);
+    clt_strv_free(&lines);
+}

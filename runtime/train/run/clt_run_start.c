@@ -185,13 +185,6 @@ static clt_status choose_queue(clt_run *r) {
     return CLT_OK;
 }
 
-static void print_notes(const clt_run *r) {
-    clt_strv lines = {0};
-    clt_plan_notes(r->cfg, &r->plan, &lines);
-    for (size_t i = 0; i < lines.n; i++) clt_info("%s", lines.v[i]);
-    clt_strv_free(&lines);
-}
-
 /* For a message: what offload puts there, or nothing. The caller frees it. */
 static char *host_memory_text(const clt_plan_memory *m) {
     char bytes[32], file[32];
@@ -206,7 +199,7 @@ static clt_status open_engine(clt_run *r) {
     const clt_engine_params p = {
         .cfg = c, .group = r->group, .ops = r->ops, .plan = &r->plan, .training = true};
     CLT_TRY(make_plan(r));
-    print_notes(r);
+    clt_plan_say_notes(r->cfg, &r->plan);
     CLT_TRY(clt_group_agree(r->group, clt_engine_create(&p, &r->engine)));
     clt_engine_rehearse(r->engine, run_evaluates(r));
     *clt_engine_loss_scale(r->engine) = r->origin.scale;
