@@ -131,10 +131,10 @@ $(TEST_BIN): $(BUILD)/test/%: $(BUILD)/obj/test/%.o $(BUILD)/libtest.a $(BUILD)/
 	@$(CC) $(CFLAGS) -o $@ $< $(BUILD)/libtest.a $(BUILD)/libcltrain.a $(LDFLAGS) -lcmocka $(LDLIBS)
 	@echo "  LINK  $@"
 
-# This test links the simulator of clbench schedule.
-SIM_OBJ := $(BUILD)/obj/tools/clbench/sim.o $(BUILD)/obj/tools/clbench/step_sim.o
-$(BUILD)/test/unit/test_step_sim: $(SIM_OBJ)
-$(BUILD)/test/unit/test_step_sim: private LDFLAGS += $(SIM_OBJ) $(BUILD)/libcltrain.a
+# These tests link the simulator of clbench schedule.
+SIM_OBJ := $(addprefix $(BUILD)/obj/tools/clbench/,sim.o step_sim.o numa_host.o)
+$(BUILD)/test/unit/test_step_sim $(BUILD)/test/unit/test_numa_host: $(SIM_OBJ)
+$(BUILD)/test/unit/test_step_sim $(BUILD)/test/unit/test_numa_host: private LDFLAGS += $(SIM_OBJ) $(BUILD)/libcltrain.a
 # This test refuses requests for memory.
 $(BUILD)/test/train/test_host_memory: private LDFLAGS += -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc
 
