@@ -7,7 +7,8 @@
 # no change here. Variables: BUILD=folder, CC=clang, MPICC=another MPI's mpicc,
 # SANITIZE=address|undefined|thread, WERROR=0, DEBUG=1, CURL=0 (without object stores: no libcurl, no expat), IMAGES=0
 # (without pictures: no libjpeg, no libpng; the default where pkg-config does not find them), URING=0 (threads instead of
-# io_uring for offload to files: no liburing; the default likewise).
+# io_uring for offload to files: no liburing; the default likewise), HWLOC=0 (cltrain launch does not know NUMA nodes and
+# binds no ranks: no hwloc; the default likewise).
 
 BUILD ?= build
 CC ?= gcc
@@ -17,11 +18,13 @@ WERROR ?= 1
 SANITIZE ?=
 CURL ?= 1
 IMAGES ?= $(if $(shell pkg-config --exists libjpeg libpng 2>/dev/null && echo 1),1,0)
+HWLOC ?= $(if $(shell pkg-config --exists hwloc 2>/dev/null && echo 1),1,0)
 URING ?= $(if $(shell pkg-config --exists liburing 2>/dev/null && echo 1),1,0)
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 
 PKGS := jansson yaml-0.1 libxxhash libzstd libcrypto zlib libbrotlidec libbrotlienc libpcre2-8 libutf8proc libmicrohttpd \
-	$(if $(filter 0,$(CURL)),,libcurl expat) $(if $(filter 0,$(IMAGES)),,libjpeg libpng) $(if $(filter 0,$(URING)),,liburing)
+	$(if $(filter 0,$(CURL)),,libcurl expat) $(if $(filter 0,$(IMAGES)),,libjpeg libpng) $(if $(filter 0,$(URING)),,liburing) \
+	$(if $(filter 0,$(HWLOC)),,hwloc)
 # The MPI flags are those of its compiler wrapper; Open MPI's and MPICH's wrappers support -show.
 MPI_SHOW := $(shell $(MPICC) -show 2>/dev/null)
 MPI_CFLAGS := $(filter -I% -D% -pthread,$(MPI_SHOW))
@@ -55,6 +58,8 @@ IMAGE_LIBS := runtime/data/image/clt_image_jpeg.c runtime/data/image/clt_image_p
 LIB_SRC := $(filter-out $(if $(filter 0,$(IMAGES)),$(IMAGE_LIBS),$(IMAGE_NONE)),$(LIB_SRC))
 URING_NONE := runtime/base/clt_aio_none.c
 LIB_SRC := $(filter-out $(if $(filter 0,$(URING)),runtime/base/clt_aio_uring.c,$(URING_NONE)),$(LIB_SRC))
+HWLOC_NONE := runtime/base/clt_topology_none.c
+LIB_SRC := $(filter-out $(if $(filter 0,$(HWLOC)),runtime/base/clt_topology_hwloc.c,$(HWLOC_NONE)),$(LIB_SRC))
 LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/obj/%.o) $(BUILD)/obj/gen/kernels.o
 CLTRAIN_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard tools/cltrain/*.c))
 CLBENCH_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard tools/clbench/*.c))
@@ -126,10 +131,10 @@ $(TEST_BIN): $(BUILD)/test/%: $(BUILD)/obj/test/%.o $(BUILD)/libtest.a $(BUILD)/
 	@$(CC) $(CFLAGS) -o $@ $< $(BUILD)/libtest.a $(BUILD)/libcltrain.a $(LDFLAGS) -lcmocka $(LDLIBS)
 	@echo "  LINK  $@"
 
-# This test links the simulator of clbench schedule.
-SIM_OBJ := $(BUILD)/obj/tools/clbench/sim.o $(BUILD)/obj/tools/clbench/step_sim.o
-$(BUILD)/test/unit/test_step_sim: $(SIM_OBJ)
-$(BUILD)/test/unit/test_step_sim: private LDFLAGS += $(SIM_OBJ) $(BUILD)/libcltrain.a
+# These tests link the simulator of clbench schedule.
+SIM_OBJ := $(addprefix $(BUILD)/obj/tools/clbench/,sim.o step_sim.o numa_host.o)
+$(BUILD)/test/unit/test_step_sim $(BUILD)/test/unit/test_numa_host: $(SIM_OBJ)
+$(BUILD)/test/unit/test_step_sim $(BUILD)/test/unit/test_numa_host: private LDFLAGS += $(SIM_OBJ) $(BUILD)/libcltrain.a
 # This test refuses requests for memory.
 $(BUILD)/test/train/test_host_memory: private LDFLAGS += -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "collectives/clt_group.h"
+#include "runtime/base/clt_bind.h"
 
 clt_launch_info clt_launch_detect(void) {
     static const struct {
@@ -73,6 +74,7 @@ void clt_launch_begin(void) {
     if (l.size <= 1) return;
     clt_log_set_rank(l.rank, l.size);
     clt_log_hold(true);
+    clt_bind_rank(l.local_rank, l.local_size);
 }
 
 /* mpirun ends rank 0, too, once another rank has failed. Rank 0's exit code in the folder shows that it has

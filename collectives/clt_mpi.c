@@ -104,7 +104,9 @@ static clt_status map_page(clt_group *g, MPI_Comm local) {
     MPI_Ibcast(&w, sizeof w, MPI_BYTE, 0, local, &r);
     CLT_TRY(wait_for(g, 1, &r, "joining"));
     run->host = w.rank;
-    CLT_TRY(clt_shm_share(g, worst, w.name, s->page_bytes, run->local_rank == 0, &p));
+    const bool first = run->local_rank == 0;
+    const clt_shm_part own = {0, first ? s->page_bytes : 0};
+    CLT_TRY(clt_shm_share(g, worst, w.name, s->page_bytes, first, own, &p));
     run->page = p;
     run->flight = run->page->flight;
     clt_flight_begin(&run->flight[run->local_rank], run->rank);

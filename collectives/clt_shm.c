@@ -29,15 +29,16 @@ static clt_status open_named(const char *name, size_t bytes, bool create, int *o
 
 /* posix_fallocate reports a /dev/shm that is too small here, instead of a bus error in the middle of a step.
  * Stopping and continuing the process interrupts it on some systems. */
-static int reserve(int fd, size_t bytes) {
+static int reserve(int fd, clt_shm_part part) {
     int e;
-    do e = posix_fallocate(fd, 0, (off_t)bytes);
+    if (part.bytes == 0) return 0;
+    do e = posix_fallocate(fd, (off_t)part.begin, (off_t)part.bytes);
     while (e == EINTR);
     return e;
 }
 
-static clt_status map(int fd, size_t bytes, bool first, void **out) {
-    int e = first ? reserve(fd, bytes) : 0;
+static clt_status map(int fd, size_t bytes, clt_shm_part own, void **out) {
+    int e = reserve(fd, own);
     void *p = e ? MAP_FAILED : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (p == MAP_FAILED && !e) e = errno;
     close(fd);
@@ -54,7 +55,7 @@ static clt_status map(int fd, size_t bytes, bool first, void **out) {
 }
 
 clt_status clt_shm_share(clt_group *g, clt_shm_agree agree, const char *name, size_t bytes, bool first,
-                         void **out) {
+                         clt_shm_part own, void **out) {
     int fd = -1;
     *out = NULL;
     clt_status st = agree(g, first ? open_named(name, bytes, true, &fd) : CLT_OK);
@@ -64,7 +65,7 @@ clt_status clt_shm_share(clt_group *g, clt_shm_agree agree, const char *name, si
         if (fd >= 0) close(fd);
         return st;
     }
-    st = agree(g, map(fd, bytes, first, out));
+    st = agree(g, map(fd, bytes, own, out));
     if (st != CLT_OK) clt_shm_unmap(*out, bytes);
     if (st != CLT_OK) *out = NULL;
     return st;

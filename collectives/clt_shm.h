@@ -24,13 +24,18 @@ int clt_shm_sweep(const char *folder, double age);
 typedef clt_status (*clt_shm_agree)(clt_group *g, clt_status mine);
 /* Maps memory of `bytes` bytes, page aligned and zeroed, that several ranks of one host share. All ranks of g
  * must call it together. Ranks that pass the same `name` share one memory; they must all be on one host, pass
- * the same `bytes`, and exactly one of them must pass first = true. `name` is one of clt_shm_new_name. It is
+ * the same `bytes`, and exactly one of them must pass first = true. own: the part that this rank writes most;
+ * it reserves that part, so the system places it on this rank's NUMA node. The parts of all ranks together
+ * are the whole memory. `name` is one of clt_shm_new_name. It is
  * removed as soon as all ranks have opened the memory, so that a run that is killed later leaves nothing
  * behind; clt_shm_sweep removes what an earlier kill leaves. The caller releases *out with clt_shm_unmap.
  * Errors, the same on all ranks of g: CLT_IO if the name cannot be created or opened, CLT_NO_MEMORY if the
  * memory cannot be reserved or mapped, and failures of `agree`. *out is NULL after a failure. */
+typedef struct {
+    size_t begin, bytes; /* bytes 0: none */
+} clt_shm_part;
 clt_status clt_shm_share(clt_group *g, clt_shm_agree agree, const char *name, size_t bytes, bool first,
-                         void **out);
+                         clt_shm_part own, void **out);
 /* Unmaps the memory of clt_shm_share, of `bytes` bytes, in this process only. p NULL: does nothing. */
 void clt_shm_unmap(void *p, size_t bytes);
 /* Bytes of /dev/shm that this user can still reserve; UINT64_MAX if unknown. */

@@ -56,6 +56,12 @@ static clt_status fit_strip(clt_reduce_plan *p) {
     return CLT_OK;
 }
 
+/* A rank's ring; rank 0's also has what comes before the rings. */
+static clt_shm_part own_part(const clt_reduce_plan *p) {
+    const uint64_t head = head_bytes(p), ring = ring_bytes(p), rank = (uint64_t)p->group->rank;
+    return rank == 0 ? (clt_shm_part){0, head + ring} : (clt_shm_part){head + rank * ring, ring};
+}
+
 static clt_status open_window(clt_reduce_plan *p) {
     clt_group *g = p->group;
     shm_state *s = clt_calloc(1, sizeof *s);
@@ -66,7 +72,7 @@ static clt_status open_window(clt_reduce_plan *p) {
     s->bytes = window_bytes(p);
     clt_shm_new_name("window", name);
     CLT_TRY(clt_group_broadcast(g, 0, name, sizeof name));
-    CLT_TRY(clt_shm_share(g, clt_group_agree, name, s->bytes, g->rank == 0, &window));
+    CLT_TRY(clt_shm_share(g, clt_group_agree, name, s->bytes, g->rank == 0, own_part(p), &window));
     s->state = window;
     for (int r = 0; r < g->size; r++) {
         p->host[r] = (char *)window + head_bytes(p) + (uint64_t)r * ring_bytes(p);

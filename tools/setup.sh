@@ -9,7 +9,7 @@ BUILD=${BUILD:-build}
 
 needed=(gcc libc6-dev make perl pkg-config libjansson-dev libyaml-dev libxxhash-dev libzstd-dev libssl-dev zlib1g-dev
     libbz2-dev libbrotli-dev libsnappy-dev libpcre2-dev libutf8proc-dev libmicrohttpd-dev
-    libcurl4-openssl-dev libexpat1-dev libjpeg-dev libpng-dev liburing-dev
+    libcurl4-openssl-dev libexpat1-dev libjpeg-dev libpng-dev liburing-dev libhwloc-dev
     ocl-icd-opencl-dev pocl-opencl-icd libopenmpi-dev openmpi-bin libcmocka-dev)
 # The compilers check kernels for devices that this machine does not have; ocloc is in intel-opencl-icd.
 wanted=(oclgrind clang-19 llvm-19 lld-19 rocm-device-libs intel-opencl-icd python3 python3-venv strace

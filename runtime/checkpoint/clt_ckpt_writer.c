@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/base/clt_bind.h"
 #include "runtime/base/clt_thread.h"
 
 /* Work on rank 0 in a thread, while training continues. The thread prints its own messages. */
@@ -79,7 +80,7 @@ static void join(background *b) {
 
 static int default_threads(const clt_group *g) {
     int here = g ? clt_group_local_size(g) : 1;
-    return CLT_MIN(CLT_MAX(clt_cpu_count() / CLT_MAX(here, 1), 1), 4);
+    return CLT_MIN(clt_bind_cpus_each(here), 4);
 }
 
 static clt_status probe(const clt_ckpt_writer *w) {

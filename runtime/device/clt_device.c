@@ -4,8 +4,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include "runtime/base/clt_bind.h"
 #include "runtime/base/clt_io.h"
-#include "runtime/base/clt_thread.h"
 #include "runtime/device/clt_helpers.h"
 #include "runtime/device/clt_probe.h"
 #include "runtime/device/clt_record.h"
@@ -37,6 +37,14 @@ static void take_units(clt_device *dev, int count, int share) {
                   dev->facts.compute_units);
     }
     clt_free(sub);
+}
+
+/* A process that is bound to its CPUs shares them with no other rank. A runtime that counts those CPUs
+ * (Intel) may have fewer units than the host. */
+static void take_threads(clt_device *dev, int wanted, int share, int sharing) {
+    const int bound = clt_bind_threads();
+    const int fair = sharing > 1 ? CLT_MAX((int)dev->facts.compute_units / sharing, 1) : 0;
+    take_units(dev, wanted > 0 ? wanted : bound ? bound : fair, bound ? 0 : share);
 }
 
 static void open_cache(clt_device *dev, const char *dir) {
@@ -74,7 +82,7 @@ static int helpers_most(const clt_device *dev, int local_size, int sharing) {
     const long given = clt_env_long(CLT_ENV_BUILD_HELPERS, -1);
     if (given >= 0) return (int)CLT_MIN(given, 64L);
     if (clt_has_quirk(dev, CLT_QUIRK_KEEPS_PROGRAMS)) return 0;
-    const int cores = CLT_MIN(clt_cpu_count() / CLT_MAX(local_size, 1) - 1, (int)MOST);
+    const int cores = CLT_MIN(clt_bind_cpus_each(local_size) - 1, (int)MOST);
     if (dev->facts.type == CLT_DEVICE_CPU) return cores;
     return (int)CLT_MIN((uint64_t)CLT_MAX(cores, 0), of_memory);
 }
@@ -157,10 +165,7 @@ static clt_status open_found(const clt_found *f, const clt_device_params *p, int
     dev->assert_steady = clt_env_long(CLT_ENV_ASSERT_STEADY, 0) != 0;
     dev->again = p->reprobe;
     open_cache(dev, p->cache_dir);
-    if (f->facts.type == CLT_DEVICE_CPU) {
-        int fair = sharing > 1 ? CLT_MAX((int)f->facts.compute_units / sharing, 1) : 0;
-        take_units(dev, p->threads > 0 ? p->threads : fair, share);
-    }
+    if (f->facts.type == CLT_DEVICE_CPU) take_threads(dev, p->threads, share, sharing);
     take_quirks(dev, p->local_size);
     clt_debug("opening %s", dev->facts.name);
     clt_status st = create_queue(dev);
@@ -183,14 +188,23 @@ static clt_status open_found(const clt_found *f, const clt_device_params *p, int
     return CLT_OK;
 }
 
-clt_status clt_device_check_pattern(const char *pattern, int local_size) {
+clt_status clt_device_types(const char *pattern, int local_size, clt_device_type *out) {
     clt_found *found;
-    int n, index, share, sharing;
+    int n, index = 0, share, sharing;
     CLT_TRY(clt_platform_find(&found, &n));
     clt_status st = CLT_OK;
-    for (int r = 0; r < local_size && st == CLT_OK; r++)
+    for (int r = 0; r < local_size && st == CLT_OK; r++) {
         st = clt_select(found, n, pattern, NULL, r, local_size, &index, &share, &sharing);
+        if (st == CLT_OK) out[r] = found[index].facts.type;
+    }
     clt_free(found);
+    return st;
+}
+
+clt_status clt_device_check_pattern(const char *pattern, int local_size) {
+    clt_device_type *types = clt_calloc((size_t)local_size, sizeof *types);
+    const clt_status st = clt_device_types(pattern, local_size, types);
+    clt_free(types);
     return st;
 }
 

@@ -72,6 +72,10 @@ clt_status clt_device_list(bool probe, clt_device_facts **list, int *count);
  * CLT_NO_DEVICE, with a list of the devices, if one does not. */
 clt_status clt_device_check_pattern(const char *pattern, int local_size);
 
+/* The types of the devices that `local_size` ranks of this host would take for this pattern, into
+ * out[local_size]; opens none. CLT_NO_DEVICE as above. */
+clt_status clt_device_types(const char *pattern, int local_size, clt_device_type *out);
+
 /* A line for each driver that is installed but not registered, with the command that registers it; NULL if
  * there is none. The caller frees it. */
 char *clt_device_unregistered(void);

@@ -79,7 +79,7 @@ cat >"$tmp/empty/mpirun" <<'EOF'
 exit 3
 EOF
 chmod +x "$tmp/empty/mpirun"
-env PATH="$tmp/empty:/bin:/usr/bin" "$cltrain" launch -n 2 train x.yaml >"$log" 2>&1
+env PATH="$tmp/empty:/bin:/usr/bin" "$cltrain" launch -n 2 --bind none train x.yaml >"$log" 2>&1
 code=$?
 [ $code = 3 ] && [ "$(grep -v -- ------ "$log" | tr '\n' '|')" = "before|There are not enough slots|after|" ]
 report "texts of Open MPI" $? "exit $code"

@@ -9,6 +9,7 @@
  * What fails is printed, and ends the job: cmocka's asserts would leave the other ranks waiting.
  * Runs alone: stops and stalls have time limits. */
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -370,6 +371,26 @@ static void test_little_memory(board *b) {
     bf16 = little_memory = false;
 }
 
+static uint64_t reserved; /* bytes of shared memory, by this rank */
+
+/* Each rank reserves its own ring, which the system then places on its NUMA node; rank 0 also the page of
+ * numbers before the rings. */
+static void test_own_memory(board *b) {
+    const char *wire = clt_env(CLT_ENV_TRANSPORT);
+    clt_reduce_plan *plan = NULL;
+    if (size == 1 || !wire || strcmp(wire, "shm") != 0) return;
+    share_out(b);
+    split = (clt_lane_split){enough_lanes(), size, NULL};
+    reserved = 0;
+    ok(clt_reduce_plan_create(group, b->dev, &b->shards, &split,
+                              &(clt_reduce_math){.add = add, .sum = sum, .ctx = b->ops}, &plan),
+       "reduce_plan_create");
+    int64_t most[] = {(int64_t)reserved, -(int64_t)reserved};
+    ok(clt_group_max_i64(group, most, 2), "max");
+    CHECK(-most[1] > 0 && most[0] + most[1] == 4096, (int)(most[0] + most[1]), 4096, 0);
+    clt_reduce_plan_destroy(plan);
+}
+
 static void test_too_many_ranks(board *b) {
     const clt_lane_split one_lane = {1, size, NULL};
     const clt_reduce_math math = {.add = add, .sum = sum, .ctx = b->ops};
@@ -386,6 +407,7 @@ static void test_reduction(board *small) {
     board large = {0};
     test_divisions(small);
     test_little_memory(small);
+    test_own_memory(small);
     for (int each = 2; each <= 4; each++) test_gathers_in_groups(small->dev, &small->table, each);
     test_too_many_ranks(small);
     if (size > 4) return;
@@ -458,7 +480,8 @@ static bool dies_reserving, dies_unnaming;
 /* These two are in the place of the C library's. */
 int posix_fallocate(int fd, off_t at, off_t bytes) {
     if (dies_reserving) raise(SIGKILL);
-    return ftruncate(fd, at + bytes);
+    reserved += (uint64_t)bytes;
+    return fallocate(fd, 0, at, bytes) == 0 ? 0 : errno;
 }
 int shm_unlink(const char *name) {
     char path[300];

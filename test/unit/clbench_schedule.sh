@@ -8,9 +8,9 @@ clbench=$BUILD/clbench preset=tools/presets/mpt-125m.yaml
 refused() {
     local want=$1 word=$2 code
     shift 2
-    "$clbench" schedule "$@" >"$log" 2>&1
+    "$clbench" "${command:-schedule}" "$@" >"$log" 2>&1
     code=$?
-    [ $code = "$want" ] || fail "clbench schedule $*: exit $code, not $want"
+    [ $code = "$want" ] || fail "clbench $*: exit $code, not $want"
     grep -qF -- "$word" "$log" || fail "clbench schedule $*: no '$word' in: $(cat "$log")"
 }
 
@@ -45,6 +45,18 @@ assert {rows[e["tid"]] for e in events if e["ph"] == "X"} == set(rows.values())
 PY
 report "keys, rates and the trace" $?
 
+# numa NODES LINK: tokens/s of one rank in all, and of one per node
+numa() {
+    "$clbench" numa $preset --cores 64 --nodes "$1" --core 70 --memory 150 --link "$2" --microbatch 4 --microbatches 4 precision=fp32 >"$log" 2>&1
+    sed -n 's/^[0-9][0-9]* .* \([0-9]*\)$/\1/p' "$log" | paste -sd ' '
+}
+read -r slow each_slow <<<"$(numa 4 10)"
+read -r fast each_fast <<<"$(numa 4 1000)"
+[ "${slow:-0}" -gt 0 ] && [ "$slow" -lt "$fast" ] && [ "$slow" -lt "$each_slow" ] && [ "$each_slow" -le "$each_fast" ] && [ "$each_fast" -le "$fast" ]
+report "ranks of NUMA nodes" $? "links of 10 GB/s: $slow and $each_slow tokens/s, of 1,000 GB/s: $fast and $each_fast"
+[ "$(numa 1 10 | wc -w)" = 1 ] && grep -q "predicted, not measured" "$log"
+report "one node has one line" $?
+
 one=(--tflops 400 --microbatch 1)
 refused 2 "a configuration is required" --tflops 400
 refused 2 "give one of --pass-seconds, --tokens-per-second and --tflops" $preset
@@ -58,4 +70,11 @@ echo '{"otu": 3}' >"$tmp/wrong.json"
 refused 65 "unknown rate 'otu'; did you mean out" $preset "${one[@]}" --rates "$tmp/wrong.json"
 echo '{"out": "fast"}' >"$tmp/wrong.json"
 refused 65 "'out' must be a number" $preset "${one[@]}" --rates "$tmp/wrong.json"
+
+command=numa host=(--cores 64 --nodes 4 --core 70 --memory 150 --microbatch 1)
+refused 2 "a configuration is required" "${host[@]}"
+refused 2 "with several nodes, --link" $preset "${host[@]}"
+refused 2 "--cores must be a multiple of --nodes" $preset "${host[@]}" --link 1 --nodes 3
+refused 2 "--stage must be 0 to 3" $preset "${host[@]}" --link 1 --stage 4
+refused 78 "give --microbatch" $preset "${host[@]}" --link 1 --microbatch 0 device_train_microbatch_size=auto
 finish

@@ -35,7 +35,7 @@ static void differences_are_named(void **state) {
     differs("algorithms=null", "{\"algorithms\":[{\"gradient_clipping\":{\"clipping_threshold\":1.0,"
                                "\"clipping_type\":\"norm\"}},null]}");
     /* What was not given is what it is by default; a number is the same with and without a point. */
-    differs("cltrain.exact_lanes=8", "{}");
+    differs("dist_timeout=600", "{}");
     differs("optimizer.lr=4e-3", "{}");
     clt_config *c = cu_load(CU_BASE);
     assert_null(clt_config_differences(c, "a: [1"));
@@ -264,6 +264,42 @@ static void precision_decides_defaults(void **state) {
     clt_config_free(c);
 }
 
+/* The default follows from the configuration alone: batch, numerics and the size of the model. */
+static void lanes_follow_the_job(void **state) {
+    (void)state;
+    static const struct {
+        const char *base, *over[3];
+        int64_t lanes;
+    } row[] = {{CU_BASE, {"global_train_batch_size=8"}, 8},
+               {CU_BASE, {"global_train_batch_size=511"}, 8},
+               {CU_BASE, {"global_train_batch_size=512"}, 16},
+               {CU_BASE, {"global_train_batch_size=1023"}, 16},
+               {CU_BASE, {"global_train_batch_size=1024"}, 32},
+               {CU_BASE, {"global_train_batch_size=2048"}, 64},
+               {CU_BASE, {"global_train_batch_size=1000000"}, 64},
+               {CU_BASE, {"global_train_batch_size=2048", "cltrain.numerics=fast"}, 8},
+               {CU_BASE, {"global_train_batch_size=2048", "precision=exact8"}, 64},
+               {CU_BASE, {"global_train_batch_size=2048", "cltrain.exact_lanes=8"}, 8},
+               {CU_BASE, {"global_train_batch_size=2048", "cltrain.lanes_per_rank=[7, 1]"}, 8},
+               /* 1.3 and 2.7 thousand million parameters: a gradient of 5.3 and 10.6 GB */
+               {"tools/presets/mpt-1b.yaml", {"precision=fp32", "global_train_batch_size=2048"}, 16},
+               {"tools/presets/mpt-3b.yaml", {"precision=fp32", "global_train_batch_size=2048"}, 8}};
+    for (size_t i = 0; i < CLT_COUNT_OF(row); i++) {
+        clt_config *c = NULL;
+        size_t n = 0;
+        while (n < CLT_COUNT_OF(row[i].over) && row[i].over[n]) n++;
+        assert_int_equal(clt_config_load(row[i].base, row[i].over, n, &c), CLT_OK);
+        assert_int_equal(c->exact_lanes, row[i].lanes);
+        clt_str text = {0};
+        char *line = clt_format("exact_lanes: %lld  #", (long long)row[i].lanes);
+        clt_config_print(c, true, &text);
+        assert_non_null(strstr(text.s, line));
+        clt_free(line);
+        clt_str_free(&text);
+        clt_config_free(c);
+    }
+}
+
 static void ranks_are_checked(void **state) {
     (void)state;
     clt_config *c = cu_load(CU_BASE);
@@ -421,12 +457,19 @@ static void printing_reads_back(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(differences_are_named),       cmocka_unit_test(golden_runs_load),
-        cmocka_unit_test(presets_have_foundrys_sizes), cmocka_unit_test(every_key_of_foundry_is_known),
-        cmocka_unit_test(ranks_are_checked),           cmocka_unit_test(precision_decides_defaults),
-        cmocka_unit_test(names_are_normalised),        cmocka_unit_test(groups_claim_tensors_in_order),
-        cmocka_unit_test(optimizers_of_pytorch),       cmocka_unit_test(patterns_without_a_tensor_are_named),
-        cmocka_unit_test(printing_reads_back),         cmocka_unit_test(escaped_references_read_back),
+        cmocka_unit_test(differences_are_named),
+        cmocka_unit_test(golden_runs_load),
+        cmocka_unit_test(presets_have_foundrys_sizes),
+        cmocka_unit_test(every_key_of_foundry_is_known),
+        cmocka_unit_test(lanes_follow_the_job),
+        cmocka_unit_test(ranks_are_checked),
+        cmocka_unit_test(precision_decides_defaults),
+        cmocka_unit_test(names_are_normalised),
+        cmocka_unit_test(groups_claim_tensors_in_order),
+        cmocka_unit_test(optimizers_of_pytorch),
+        cmocka_unit_test(patterns_without_a_tensor_are_named),
+        cmocka_unit_test(printing_reads_back),
+        cmocka_unit_test(escaped_references_read_back),
         cmocka_unit_test(origins_stay_in_their_line),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

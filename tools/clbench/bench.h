@@ -116,6 +116,7 @@ int bench_loss(int argc, char **argv);
 int bench_norm(int argc, char **argv);
 int bench_optimizer(int argc, char **argv);
 int bench_step(int argc, char **argv);
+int bench_numa(int argc, char **argv);
 int bench_schedule(int argc, char **argv);
 int bench_tokenize(int argc, char **argv);
 int bench_pictures(int argc, char **argv);

@@ -7,8 +7,7 @@
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_json.h"
 #include "runtime/base/clt_timeline.h"
-#include "runtime/train/config/clt_config.h"
-#include "tools/clbench/step_sim.h"
+#include "tools/clbench/schedule_plan.h"
 
 /* Rates in the units of the command line; 0: unlimited, or not given. */
 typedef struct {
@@ -90,30 +89,14 @@ static clt_status read_rates(const char *path, given_rates *r) {
 
 /* --- from the options to the simulator --- */
 
-/* The optimizer waits for a sum over the whole gradient. */
-static bool waits_for_norm(const clt_config *c) {
-    return c->clip_type == CLT_CLIP_NORM || c->guards.gradient_norm || c->precision == CLT_F16 ||
-           c->guards.loss_spike != CLT_SPIKE_OFF;
-}
-
 static step_plan make_plan(const schedule_options *o, const clt_config *c, const step_model *m) {
-    enum { BUCKET_CHUNKS = 64 };
-    const double narrow = c->precision == CLT_F32 ? 0 : 2;
-    const uint64_t chunks = o->bucket_mib ? (uint64_t)o->bucket_mib * 4 /* of 256 KiB */
-                                          : (uint64_t)CLT_MAX(o->ranks, (int64_t)BUCKET_CHUNKS);
-    return (step_plan){.ranks = (int)o->ranks,
-                       .hosts = (int)o->hosts,
-                       .stage = (int)o->stage,
-                       .microbatches = (int)o->microbatches,
-                       .each = o->stage >= 2 && c->numerics == CLT_FAST,
-                       .clip = waits_for_norm(c),
-                       .one_queue = o->one_queue,
-                       .halving = o->halving,
-                       .ahead = (int)o->ahead,
-                       .bucket = CLT_MIN(chunks * CLT_CHUNK, m->total),
-                       .gradient_bytes = c->reduce_bf16 ? 2 : 4,
-                       .weight_bytes = narrow > 0 ? narrow : 4,
-                       .update_bytes = (12 + 8 * clt_optimizer_of(c->optimizer.kind)->moments) + narrow};
+    enum { CHUNKS_PER_MIB = 4 };
+    step_plan p = schedule_plan_of(c, m, (int)o->ranks, (int)o->hosts, (int)o->stage, (int)o->microbatches);
+    if (o->bucket_mib) p.bucket = CLT_MIN((uint64_t)o->bucket_mib * CHUNKS_PER_MIB * CLT_CHUNK, m->total);
+    p.one_queue = o->one_queue;
+    p.halving = o->halving;
+    p.ahead = (int)o->ahead;
+    return p;
 }
 
 /* Seconds of the passes of a microbatch. tokens_per_second is of whole steps: the update's time is
@@ -131,7 +114,7 @@ static clt_status make_rates(const schedule_options *o, const clt_config *c, con
                              const step_plan *p, step_rates *out) {
     const given_rates *r = &o->r;
     const double seconds = pass_seconds(o, m, p, (double)(o->microbatch * c->max_seq_len));
-    const double forward = c->recompute == CLT_RECOMPUTE_BLOCKS ? 0.25 : 1.0 / 3;
+    const double forward = schedule_forward_share(c);
     if (!(seconds > 0))
         return clt_error(CLT_BAD_CONFIG,
                          "at %g tokens per second a step is shorter than its update: correct "

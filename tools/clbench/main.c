@@ -21,6 +21,7 @@ static const struct {
     {"copy", "copies, sums and casts: the usable bandwidth", bench_copy},
     {"step", "whole training steps of MPT models, MosaicML's throughput table", bench_step},
     {"schedule", "the time of a step on many ranks, predicted from measured rates", bench_schedule},
+    {"numa", "one rank per NUMA node beside one rank in all, predicted from rates", bench_numa},
     {"tokenize", "token ids of a text file, one thread", bench_tokenize},
     {"pictures", "batches of pictures from a data set", bench_pictures},
     {"order", "the sample order of an epoch", bench_order},

@@ -9,6 +9,7 @@
 
 #include "collectives/clt_group.h"
 #include "tools/cltrain/commands.h"
+#include "tools/cltrain/launch_bind.h"
 #include "tools/cltrain/launch_hop.h"
 #include "tools/cltrain/launch_hosts.h"
 #include "tools/cltrain/launch_run.h"
@@ -19,7 +20,7 @@ typedef enum { OPEN_MPI, MPICH, SRUN } launcher_kind;
 
 typedef struct {
     launcher_kind kind;
-    const char *hosts, *device;
+    const char *hosts, *device, *bind;
     const clt_launch_hosts *chosen; /* instead of `hosts`; NULL: none */
     bool dry;                       /* only print what would be done */
     int64_t ranks;
@@ -164,28 +165,32 @@ static void command_words(const launch *l, const clt_strv *rest, clt_strv *v) {
 
 /* --- running --- */
 
-static void print_plan(const launch *l, const clt_strv *words) {
+static void print_binding(const clt_bind_plan *plan) {
+    for (int r = 0; r < plan->ranks; r++) {
+        char *nodes = clt_bind_nodes_text(plan, r), *cpus = clt_bind_cpus_text(plan, r);
+        printf("rank %d: node %s, CPUs %s, threads %d\n", r, nodes, cpus, plan->share[r].threads);
+        clt_free(nodes);
+        clt_free(cpus);
+    }
+}
+
+static void print_plan(const launch *l, const clt_strv *words, const clt_bind_plan *plan) {
     for (int i = 0; l->chosen && i < l->chosen->n; i++) {
         const clt_launch_host *host = &l->chosen->v[i];
         printf("host %s: slots", host->name);
         for (int k = 0; k < host->n; k++) printf("%s%d", k ? "," : " ", host->slot[k]);
         puts("");
     }
-    printf("ranks: %lld\ncommand:", (long long)l->ranks);
+    printf("ranks: %lld\n", (long long)l->ranks);
+    print_binding(plan);
+    printf("command:");
     for (size_t i = 0; i < words->n; i++) printf(" %s", words->v[i]);
     puts("");
 }
 
-static int run(launch *l, const clt_strv *rest) {
-    clt_strv words = {0};
-    command_words(l, rest, &words);
-    if (l->dry) {
-        print_plan(l, &words);
-        clt_strv_free(&words);
-        return 0;
-    }
-    clt_strv_add_owned(&words, NULL);
-    clt_launch_run_params p = {.argv = words.v,
+static int run_words(const launch *l, clt_strv *words) {
+    clt_strv_add_owned(words, NULL);
+    clt_launch_run_params p = {.argv = words->v,
                                .dir = l->dir,
                                .hosts = l->hosts,
                                .ranks = (int)l->ranks,
@@ -194,8 +199,27 @@ static int run(launch *l, const clt_strv *rest) {
                                .deaf = l->ranks > 1 && l->kind == OPEN_MPI,
                                .filter = l->ranks > 1 && l->kind == OPEN_MPI};
     int code = clt_launch_run(&p);
-    words.n--; /* the end mark */
+    words->n--; /* the end mark */
+    return code;
+}
+
+static int run(const launch *l, const clt_strv *rest) {
+    const bool here = !l->hosts && (l->ranks == 1 || l->kind != SRUN);
+    clt_bind_plan plan;
+    clt_strv words = {0};
+    int code = 0;
+    clt_launch_bind_set(&(clt_launch_bind_params){l->bind, l->device, rest}, (int)l->ranks, here, &plan);
+    command_words(l, rest, &words);
+    char *text = plan.ranks > 1 ? clt_bind_plan_text(&plan) : NULL;
+    if (l->dry) {
+        print_plan(l, &words, &plan);
+    } else {
+        if (text) clt_info("%s", text);
+        code = run_words(l, &words);
+    }
+    clt_free(text);
     clt_strv_free(&words);
+    clt_bind_plan_free(&plan);
     return code;
 }
 
@@ -328,6 +352,19 @@ static int choose_hosts(const clt_command *command, arguments *a) {
     return -1;
 }
 
+/* All ranks are on this host: with a host file or in a Slurm job the user says how many there are. */
+static int default_ranks(const launch *l, const clt_strv *rest) {
+    if (l->hosts || clt_env(CLT_ENV_SLURM_JOB_ID)) return 1;
+    const int ranks = clt_launch_bind_ranks(&(clt_launch_bind_params){l->bind, l->device, rest});
+    char *mpirun = find_program("mpirun");
+    if (ranks > 1 && !mpirun)
+        clt_info("one rank: %d, one per NUMA node, need mpirun (Debian, Ubuntu: apt-get install openmpi-bin)",
+                 ranks);
+    const int out = mpirun ? ranks : 1;
+    clt_free(mpirun);
+    return out;
+}
+
 static int check_arguments(const clt_command *command, arguments *a, const clt_strv *rest) {
     launch *l = &a->l;
     if (rest->n == 0) return clt_options_fail(command, "COMMAND is missing, for example: train run.yaml");
@@ -340,9 +377,12 @@ static int check_arguments(const clt_command *command, arguments *a, const clt_s
         return clt_options_fail(command,
                                 "only train, eval and clbench run on several ranks: start %s without launch",
                                 rest->v[0]);
-    const int code = choose_hosts(command, a);
+    int code = choose_hosts(command, a);
     if (code >= 0) return code;
-    if (l->ranks == NOT_GIVEN) l->ranks = 1;
+    if (!l->bind) l->bind = clt_env(CLT_ENV_BIND);
+    code = clt_status_exit_code(clt_launch_bind_check(l->bind));
+    if (code) return code;
+    if (l->ranks == NOT_GIVEN) l->ranks = a->hop ? 1 : default_ranks(l, rest);
     if (l->ranks < 1 || l->ranks > CLT_GROUP_MAX_RANKS)
         return clt_options_fail(command, "-n must be 1 to %d", CLT_GROUP_MAX_RANKS);
     if (l->hosts && access(l->hosts, R_OK) != 0)
@@ -354,7 +394,8 @@ static int check_arguments(const clt_command *command, arguments *a, const clt_s
 int cmd_launch(int argc, char **argv) {
     arguments a = {.l = {.ranks = NOT_GIVEN}};
     const clt_option options[] = {
-        {"ranks", 'n', CLT_OPT_INT, &a.l.ranks, "N", "number of ranks"},
+        {"ranks", 'n', CLT_OPT_INT, &a.l.ranks, "N",
+         "number of ranks (default: 1; on CPU devices one per NUMA node of this host)"},
         {"hosts", 0, CLT_OPT_STR, &a.l.hosts, "FILE", "mpirun's host file (srun: --nodefile)"},
         {"hostfile", 0, CLT_OPT_STR, &a.file, "FILE",
          "DeepSpeed's host file (HOST slots=N): one rank for each slot"},
@@ -368,8 +409,11 @@ int cmd_launch(int argc, char **argv) {
         {"hop", 0, CLT_OPT_STR, &a.hop, "LEGS",
          "change devices during the run: legs DEVICE*RANKS:TIME,... in turn, repeated until max_duration; a "
          "leg on several devices is DEVICE+DEVICE"},
+        {"bind", 0, CLT_OPT_STR, &a.l.bind, "HOW",
+         "numa: bind each rank to CPUs of a NUMA node; none: do not (default: numa on CPU devices)"},
         {"launcher", 0, CLT_OPT_STR, &a.want, "NAME", "mpirun or srun (default: srun inside a Slurm job)"},
-        {"dry-run", 0, CLT_OPT_FLAG, &a.l.dry, NULL, "print hosts, slots and the command, and start nothing"},
+        {"dry-run", 0, CLT_OPT_FLAG, &a.l.dry, NULL,
+         "print hosts, slots, binding and the command, and start nothing"},
     };
     const clt_command command = {
         .name = "cltrain launch",

@@ -80,7 +80,7 @@ static void preset(clt_config_builder *b) {
     s->alpha = s->alpha_i = s->alpha_f = s->alpha_f_decay = s->alpha_f_cooldown = NAN;
     clt_config_preset_rate(s);
     s->t_warmup.value = s->t_scale.value = s->t_cooldown.value = -1;
-    b->c.check_batches = b->c.icl_subset_num_batches = -1;
+    b->c.exact_lanes = b->c.check_batches = b->c.icl_subset_num_batches = -1;
     b->c.check_limit = NAN;
     b->c.train.eos_token_id = b->c.train.bos_token_id = b->c.train.finetune.max_leftover = -1;
     b->c.train.shuffle_seed = CLT_SEED_NOT_GIVEN;
@@ -99,8 +99,26 @@ static void resolve_scale(clt_config *c) {
     if (!clt_config_given(c, "cltrain.loss_scale.min")) s->min = pytorch ? 0x1p-16 : 1;
 }
 
+/* Lanes are the most ranks that a run can have, and a device of a mixed job owns at least one. Each doubling
+ * costs up to one more gradient of the whole model, so large models keep the least number. */
+static int64_t default_lanes(const clt_config *c, bool divided) {
+    enum { LEAST = 8, MOST = 64, SAMPLES = 32 /* of a lane */ };
+    static const double room = 8.0 * (1 << 30);
+    const double gradient = 4.0 * (double)clt_model_param_count(c->model);
+    int64_t lanes = LEAST;
+    if (divided || c->numerics == CLT_FAST) return lanes;
+    for (double extra = gradient; extra <= room && lanes < MOST; extra += gradient) {
+        if (c->global_train_batch_size < 2 * lanes * SAMPLES) break;
+        lanes *= 2;
+    }
+    return lanes;
+}
+
 static void resolve_lanes(clt_config_builder *b) {
     clt_config *c = &b->c;
+    const json_t *own = json_object_get(c->merged, "cltrain"), *lanes = json_object_get(own, "exact_lanes");
+    c->lanes_given = lanes && !json_is_null(lanes);
+    if (!c->lanes_given) c->exact_lanes = default_lanes(c, b->lanes_per_rank != NULL);
     if (!b->lanes_per_rank) return;
     c->n_lanes_per_rank = (int)json_array_size(b->lanes_per_rank);
     c->lanes_per_rank = clt_calloc((size_t)c->n_lanes_per_rank, sizeof *c->lanes_per_rank);
@@ -144,10 +162,10 @@ static clt_status resolve(clt_schema_reader *r, clt_config_builder *b) {
     CLT_TRY(clt_config_resolve_length(r, c));
     resolve_batches(b);
     resolve_scale(c);
-    resolve_lanes(b);
     resolve_devices(c);
     remark_tokenizer(c);
     CLT_TRY(clt_config_resolve_precision(r, b));
+    resolve_lanes(b);
     CLT_TRY(clt_config_resolve_guards(r, b));
     CLT_TRY(clt_config_resolve_sharding(r, b));
     CLT_TRY(clt_config_check_ranges(r, c));

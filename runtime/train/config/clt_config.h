@@ -263,6 +263,7 @@ struct clt_config {
     clt_numerics numerics;
     clt_tune_mode tune; /* which kernel variants a shape takes: as measured before, or measured now */
     int64_t exact_lanes;
+    bool lanes_given; /* cltrain.exact_lanes is given; a checkpoint's lanes win in any case */
     clt_guard_config guards;
     clt_loss_scale_config loss_scale; /* of amp_fp16 */
     double stop_before;               /* minutes from the start or seconds since 1970; 0: no end */

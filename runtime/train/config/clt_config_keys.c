@@ -113,8 +113,11 @@ static const clt_key own_keys[] = {
         "rank; "
         "default: exact for fp32, fast otherwise",
         .choices = numerics_names, .nullable = true),
-    KEY("exact_lanes", c.exact_lanes, "8",
-        "parts of a batch that are summed in a fixed tree; at least one for each rank"),
+    KEY("exact_lanes", c.exact_lanes, "null",
+        "parts of a batch that are summed in a fixed tree; at least one for each rank; default: 8, with "
+        "numerics exact 16, 32 or 64 from 512, 1,024 or 2,048 samples a batch on (docs/numerics.md, rule "
+        "11)",
+        .nullable = true),
     KEY("attention_bits", c.attention_bits, "null",
         "with precision exact8: 8, attention in 8-bit blocks, too (the default; heads of at most 256 "
         "elements), or 16",

@@ -66,6 +66,12 @@ static void add_guards(const clt_config *c, json_t *all) {
     json_object_set_new(guards, spike_keys[1], json_integer(c->guards.spike_window));
 }
 
+/* Its default depends on other keys. */
+static void add_lanes(const clt_config *c, json_t *all) {
+    json_t *own = json_object_get(all, "cltrain");
+    if (!c->lanes_given) json_object_set_new(own, "exact_lanes", json_integer(c->exact_lanes));
+}
+
 void clt_config_print(const clt_config *c, bool with_origin, clt_str *out) {
     clt_yaml_style style = {.sort = true};
     if (!with_origin) {
@@ -74,6 +80,7 @@ void clt_config_print(const clt_config *c, bool with_origin, clt_str *out) {
     }
     json_t *all = with_defaults(c->merged);
     add_guards(c, all);
+    add_lanes(c, all);
     style.comment = origin;
     style.ctx = (void *)c;
     clt_yaml_dump(all, &style, out);

@@ -53,6 +53,7 @@ static clt_status check_ranks(const clt_run *r, const char *path, int64_t saved)
 /* Takes what a run keeps for its lifetime from the checkpoint. */
 static void keep_for_life(const clt_config *c, const clt_checkpoint_state *s, clt_plan *p) {
     keep("seed", s->seed, &p->seed);
+    if (!c->lanes_given) p->exact_lanes = s->lanes; /* the default is that of a new run */
     keep("cltrain.exact_lanes", s->lanes, &p->exact_lanes);
     if (!clt_loader_config_has_data(&c->train)) return;
     if (c->train.shuffle) keep("train_loader.dataset.shuffle_seed", s->shuffle_seed, &p->shuffle_seed);

@@ -11,12 +11,16 @@
 typedef struct {
     char device[33];
     int32_t sharing; /* number of ranks that share this CPU; 1 on other devices */
+    int32_t units;   /* CPU devices: compute units, which differ where bound ranks have different cores */
 } mark;
 
 static mark mark_of(const clt_run *r) {
     mark m = {.sharing = 1};
     snprintf(m.device, sizeof m.device, "%s", clt_device_id(r->dev));
-    if (clt_device_get_facts(r->dev)->type == CLT_DEVICE_CPU) m.sharing = clt_group_local_size(r->group);
+    const clt_device_facts *f = clt_device_get_facts(r->dev);
+    if (f->type != CLT_DEVICE_CPU) return m;
+    m.sharing = clt_group_local_size(r->group);
+    m.units = (int32_t)f->compute_units;
     return m;
 }
 
@@ -29,7 +33,7 @@ static clt_status gather_marks(clt_run *r, mark *marks) {
 }
 
 static bool same(const mark *a, const mark *b) {
-    return strcmp(a->device, b->device) == 0 && a->sharing == b->sharing;
+    return strcmp(a->device, b->device) == 0 && a->sharing == b->sharing && a->units == b->units;
 }
 
 /* The lowest rank with the same mark; its measurement is used for all of them. */
@@ -46,10 +50,11 @@ static void entry_name(const clt_run *r, char name[64]) {
     const clt_config *c = r->cfg;
     json_t *model = clt_model_config_to_json(c->model);
     char *text = json_dumps(model, JSON_SORT_KEYS | JSON_COMPACT), hex[33];
-    char *all = clt_format("%s|%s|%s|%lld|%d|%d|%d|%d|%d|%lld|%d", clt_device_id(r->dev), text, clt_version(),
-                           (long long)c->max_seq_len, (int)c->precision, (int)c->eight_bits + 2 * (int)c->fp8,
-                           (int)c->attention_bits, (int)c->numerics, (int)r->plan.recompute,
-                           (long long)r->plan.microbatch, mark_of(r).sharing);
+    char *all =
+        clt_format("%s|%s|%s|%lld|%d|%d|%d|%d|%d|%lld|%d|%d", clt_device_id(r->dev), text, clt_version(),
+                   (long long)c->max_seq_len, (int)c->precision, (int)c->eight_bits + 2 * (int)c->fp8,
+                   (int)c->attention_bits, (int)c->numerics, (int)r->plan.recompute,
+                   (long long)r->plan.microbatch, mark_of(r).sharing, (int)mark_of(r).units);
     clt_hash_hex(clt_hash(all, strlen(all)), hex);
     snprintf(name, 64, "speed-%s", hex);
     clt_free(all);
