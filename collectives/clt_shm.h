@@ -22,6 +22,10 @@ int clt_shm_sweep(const char *folder, double age);
 /* A collective of the ranks of g: returns the same status on all of them, CLT_OK only if `mine` is CLT_OK on
  * all of them. */
 typedef clt_status (*clt_shm_agree)(clt_group *g, clt_status mine);
+/* Bytes [begin, begin + bytes) of shared memory. */
+typedef struct {
+    size_t begin, bytes;
+} clt_shm_part;
 /* Maps memory of `bytes` bytes, page aligned and zeroed, that several ranks of one host share. All ranks of g
  * must call it together. Ranks that pass the same `name` share one memory; they must all be on one host, pass
  * the same `bytes`, and exactly one of them must pass first = true. own: the part that this rank writes most;
@@ -31,9 +35,6 @@ typedef clt_status (*clt_shm_agree)(clt_group *g, clt_status mine);
  * behind; clt_shm_sweep removes what an earlier kill leaves. The caller releases *out with clt_shm_unmap.
  * Errors, the same on all ranks of g: CLT_IO if the name cannot be created or opened, CLT_NO_MEMORY if the
  * memory cannot be reserved or mapped, and failures of `agree`. *out is NULL after a failure. */
-typedef struct {
-    size_t begin, bytes; /* bytes 0: none */
-} clt_shm_part;
 clt_status clt_shm_share(clt_group *g, clt_shm_agree agree, const char *name, size_t bytes, bool first,
                          clt_shm_part own, void **out);
 /* Unmaps the memory of clt_shm_share, of `bytes` bytes, in this process only. p NULL: does nothing. */
