@@ -1,56 +1,41 @@
-/* gemm8_dpas: products of 8-bit blocks on Intel's matrix units (DPAS, cl_intel_subgroup_matrix_multiply_
- * accumulate).
+/* gemm8_dpas: products of 8-bit blocks on Intel's matrix units (DPAS, include/clt_dpas.clh).
  *
- * A group computes 64 x 64 outputs. Each of its sub-groups owns 16 x SG of them; an item owns a column. Operands are read directly from memory, 32 elements along k at once: rows of a by block reads, which
- * give each item its share of a row; of b each item reads its own row. A block's products are summed as
- * integers, which is exact in any order, and then added to the fp32 chains. Results leave through local memory,
- * so that the epilogue's code exists once. Rows beyond an edge repeat the last one and are not stored.
+ * A group computes 64 x 64 outputs. Each of its sub-groups owns 16 x SG of them; an item owns a column. Operands
+ * are read directly from memory, 32 elements along k at once: rows of a by block reads, which give each item its
+ * share of a row; of b each item reads its own row. A block's products are summed as integers, which is exact
+ * in any order, and then added to the fp32 chains. Results leave through local memory, so that the epilogue's
+ * code exists once. Rows beyond an edge repeat the last one and are not stored.
  *
  *   -DSG=8|16     items of a sub-group: 8 on Xe-HPG, 16 on Xe-HPC
  *   -DPROBE=1     only the kernel `probe`
  *   other macros, order   gemm8_blocks.clh
  *
  * Launch: global {ceil(n / 64) * 256, ceil(m / 64)}, local {256, 1}. Requires: DPAS in sub-groups of SG.
- * Compiled, never run. */
-#pragma OPENCL EXTENSION cl_intel_subgroups : enable
-#pragma OPENCL EXTENSION cl_intel_subgroups_short : enable
+ * Compiled and emulated (test/ops/emulated_dpas.sh), not run on a GPU. */
 #include "gemm8_blocks.clh"
 
-#ifndef SG
-#define SG 8
-#endif
+#include "../include/clt_dpas.clh"
+
 #ifndef PROBE
 #define PROBE 0
 #endif
 
-/* 8 rows of a by 32 k: number r of item l has the 32 / SG elements of row r from k = l * 32 / SG. Of b item l
- * has 32 elements of row l. Number r of item l of the sums is row r, column l. */
-#if SG == 8
-typedef int8 a_frag;
-#define READ_ROW(p) as_int(intel_sub_group_block_read((__global const uint *)(p)))
-#elif SG == 16
-typedef short8 a_frag;
-#define READ_ROW(p) as_short(intel_sub_group_block_read_us((__global const ushort *)(p)))
-#else
-#error "SG is 8 or 16"
-#endif
-/* Declared here because some compilers that have the function do not declare it. */
-int8 __attribute__((overloadable)) intel_sub_group_i8_i8_matrix_mad_k32(a_frag a, int8 b, int8 sum);
-
 #if PROBE
 /* a is the identity, so the sums are b's elements: k - 2 * column. */
-__attribute__((intel_reqd_sub_group_size(SG))) __attribute__((reqd_work_group_size(64, 1, 1)))
-__kernel void probe(__global const uint *in, __global uint *out)
+CLT_DPAS_KERNEL __attribute__((reqd_work_group_size(64, 1, 1))) __kernel void probe(__global const uint *in,
+                                                                                    __global uint *out)
 {
-    const int l = (int)get_sub_group_local_id(), each = 32 / SG, item = (int)get_local_id(0);
-    a_frag a;
+    CLT_DPAS_LOCAL(64)
+    const int l = (int)CLT_DPAS_LANE, each = 32 / SG, item = (int)get_local_id(0);
+    clt_dpas_a a;
     int8 b;
     for (int r = 0; r < 8; r++) {
         a[r] = r / each == l ? 1 << r % each * 8 : 0;
         b[r] = as_int((char4)(r * 4 - 2 * l, r * 4 + 1 - 2 * l, r * 4 + 2 - 2 * l, r * 4 + 3 - 2 * l));
     }
-    const int8 sum = intel_sub_group_i8_i8_matrix_mad_k32(a, b, (int8)(5));
-    bool right = get_sub_group_size() == SG;
+    int8 sum = (int8)(5);
+    CLT_DPAS8(sum, a, b);
+    bool right = CLT_DPAS_SIZE == SG;
     for (int r = 0; r < 8; r++) right = right && sum[r] == 5 + r - 2 * l;
     out[item] = right ? in[item] : ~in[item];
 }
@@ -62,10 +47,10 @@ __kernel void probe(__global const uint *in, __global uint *out)
 #define ROWS 16
 #define ACROSS (BN / SG)   /* sub-groups side by side */
 #define STEPS (BLOCK / 32) /* of a block */
-#define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); i++)
+#define EACH CLT_DPAS_EACH
 
 /* 8 rows of a, part i of the sub-group's, and the item's row of b, at k0. */
-#define READ_A(frag, i) EACH(r, 8) frag[r] = READ_ROW(a + min(m0 + (i)*8 + r, m - 1) * lda + k0)
+#define READ_A(frag, i) EACH(r, 8) frag[r] = CLT_DPAS_ROW_AT(a + min(m0 + (i)*8 + r, m - 1) * lda + k0)
 #define READ_B vload8(0, (__global const int *)(b + min(column, n - 1) * ldb + k0))
 
 /* acc = fma(sum, scale, acc) for the item's rows i * 8 + r; sum = 0. */
@@ -75,7 +60,7 @@ __kernel void probe(__global const uint *in, __global uint *out)
     {                                                                                                        \
         const float rows = a_scale[block * ld_a_scale + A_PLACE(min(m0 + i * 8 + lane % 8, m - 1))];         \
         EACH(r, 8)                                                                                           \
-        acc[i][r] = fma((float)sum[i][r], intel_sub_group_shuffle(rows, r) * column_scale, acc[i][r]);       \
+        acc[i][r] = fma((float)sum[i][r], CLT_DPAS_FROM(rows, r) * column_scale, acc[i][r]);                 \
         sum[i] = (int8)(0);                                                                                  \
     }
 
@@ -85,11 +70,11 @@ __kernel void probe(__global const uint *in, __global uint *out)
     __attribute__((opencl_unroll_hint(1))) for (uint row = m0; row < m0 + ROWS; row++)
 #define AT mine[(row - m0) * SG + lane]
 
-__attribute__((intel_reqd_sub_group_size(SG))) __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
-__kernel void gemm8(CLT_GEMM8_KERNEL_ARGS)
+CLT_DPAS_KERNEL __attribute__((reqd_work_group_size(ITEMS, 1, 1))) __kernel void gemm8(CLT_GEMM8_KERNEL_ARGS)
 {
     __local float shared[BM * BN];
-    const uint group = get_sub_group_id(), lane = get_sub_group_local_id();
+    CLT_DPAS_LOCAL(ITEMS)
+    const uint group = CLT_DPAS_SUB_GROUP, lane = CLT_DPAS_LANE;
     const uint m0 = (uint)get_group_id(1) * BM + group / ACROSS * ROWS;
     const uint n0 = (uint)get_group_id(0) * BN + group % ACROSS * SG, column = n0 + lane;
     __local float *const mine = shared + group * (ROWS * SG);
@@ -112,9 +97,9 @@ __kernel void gemm8(CLT_GEMM8_KERNEL_ARGS)
             const int8 b_rows = READ_B;
             EACH(i, 2)
             {
-                a_frag rows;
+                clt_dpas_a rows;
                 READ_A(rows, i);
-                sum[i] = intel_sub_group_i8_i8_matrix_mad_k32(rows, b_rows, sum[i]);
+                CLT_DPAS8(sum[i], rows, b_rows);
             }
             if (step % STEPS == STEPS - 1) {
                 const uint block = step / STEPS;
