@@ -94,7 +94,7 @@ choose_targets() {
     fi
     TARGETS+=(dg2 pvc)
     echo "__kernel void empty(void) {}" >"$WORK/empty.cl"
-    if ocloc compile -file "$WORK/empty.cl" -device bmg -output empty -out_dir "$WORK" >"$WORK/empty.log" 2>&1; then TARGETS+=(bmg); else echo "skipped: bmg (ocloc $(ocloc query OCL_DRIVER_VERSION 2>/dev/null | tail -1): $(grep -m1 -i error "$WORK/empty.log"))"; fi
+    if ocloc compile -file "$WORK/empty.cl" -device bmg -output empty -out_dir "$WORK" >"$WORK/empty.log" 2>&1; then TARGETS+=(bmg); else echo "skipped: bmg (ocloc: $(grep -m1 -i error "$WORK/empty.log"))"; fi
 }
 
 # --- one compilation: prints "ok ..." or the reason; $1 file, $2 options, $3 work name ------------------------
