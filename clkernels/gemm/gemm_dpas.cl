@@ -14,6 +14,9 @@
  *   -DWM -DWN         tile of a sub-group, multiples of 8 and SG. Its sums take WM * WN / SG of 256 registers
  *   -DIN_TYPE=1 bf16, 2 fp16; -DC_TYPE -DAUX_TYPE -DACT -DGRAD_ACT   gemm_epilogue.clh
  *   -DSLICES=1        k_group rows per get_group_id(2), each into separate m x n outputs (gemm_add.clh)
+ *   -DBLOCK2D=1       with SG 16: operands come from global memory by reads of blocks, which transpose, pair and
+ *                     check edges; only steps that such reads cannot do use local memory. BM + BN at most 32
+ *                     rows per sub-group
  *   -DPROBE=1         only the kernel `probe`
  *
  * Order: the unit's inside 16 steps of k, ascending between them, fp32 sums. For numerics fast.
@@ -33,6 +36,9 @@
 #endif
 #ifndef SLICES
 #define SLICES 0
+#endif
+#ifndef BLOCK2D
+#define BLOCK2D 0
 #endif
 #ifndef PROBE
 #define PROBE 0
@@ -67,6 +73,23 @@
         }                                                                                                    \
         barrier(CLK_LOCAL_MEM_FENCE);                                                                        \
     }
+#if BLOCK2D
+/* `in` as 4 rows of 32 numbers: the even ones are those of `in`, the odd ones 0. */
+#define NUMBER(x, y) ((x) < 32 && (y) < 4 && (x) % 2 == 0 ? (ushort)in[(y)*16 + (x) / 2] : (ushort)0)
+#define TRY_BLOCKS                                                                                           \
+    {                                                                                                        \
+        const clt_plane p = clt_plane_of((__global const ushort *)in, 32, 32, 4);                            \
+        const ushort16 rows = as_ushort16(CLT_PLANE_ROWS(p, 2, 1));                                          \
+        const ushort16 pairs = as_ushort16(CLT_PLANE_PAIRS(p, 18, 1));                                       \
+        const ushort16 turned = as_ushort16(CLT_PLANE_TURNED(p, 18, 1));                                     \
+        for (uint e = 0; e < 16; e++)                                                                        \
+            right = right && rows[e] == NUMBER(2 + e / 8 * 16 + CLT_DPAS_LANE, 1 + e % 8) &&                 \
+                    pairs[e] == NUMBER(18 + CLT_DPAS_LANE, 1 + e) &&                                         \
+                    turned[e] == NUMBER(18 + e, 1 + CLT_DPAS_LANE);                                          \
+    }
+#else
+#define TRY_BLOCKS
+#endif
 CLT_DPAS_KERNEL __attribute__((reqd_work_group_size(64, 1, 1))) __kernel void probe(__global const uint *in,
                                                                                     __global uint *out)
 {
@@ -76,6 +99,7 @@ CLT_DPAS_KERNEL __attribute__((reqd_work_group_size(64, 1, 1))) __kernel void pr
     bool right = CLT_DPAS_SIZE == SG;
     TRY(1)
     TRY(2)
+    TRY_BLOCKS
     out[item] = right ? in[item] : ~in[item];
 }
 #else
@@ -94,6 +118,9 @@ CLT_DPAS_KERNEL __attribute__((reqd_work_group_size(64, 1, 1))) __kernel void pr
 #endif
 #if A_UNITS * ITEMS * 8 != BM * BK || B_UNITS * ITEMS * 8 != BN * BK || A_UNITS % 2 || B_UNITS % 2
 #error "pairs of rows of the tile's 16-byte units do not divide among the items"
+#endif
+#if BLOCK2D && (SG != 16 || WM % 16 || (BM + BN) / 32 > ITEMS / SG)
+#error "BLOCK2D needs SG 16, WM a multiple of 16, and a sub-group for each 32 of BM + BN"
 #endif
 
 #define A_ALONG_K (FORM != 2) /* consecutive elements in memory are consecutive along k */
@@ -214,6 +241,48 @@ static inline void put_number(__local uint *word, uint k, ushort x)
         }                                                                                                    \
     }
 
+#if BLOCK2D
+/* The same from global memory, at k0; PA and PB are the operands' planes. */
+#if A_ALONG_K
+#define PLANE_A clt_plane_of(a, lda, k_end, m)
+#define READ_A(av)                                                                                           \
+    EACH(i, MT)                                                                                              \
+    {                                                                                                        \
+        const short16 v = CLT_PLANE_ROWS(pa, k0, m0 + wm + i * 8);                                           \
+        av[0][i] = v.lo, av[1][i] = v.hi;                                                                    \
+    }
+#define AHEAD_A CLT_PLANE_AHEAD(pa, k0 + 2 * BK, m0 + sub * 32)
+#else
+#define PLANE_A clt_plane_of(a, lda, m, k_end)
+#define READ_A(av)                                                                                           \
+    EACH(i, MT)                                                                                              \
+    {                                                                                                        \
+        const short16 v = as_short16(CLT_PLANE_TURNED(pa, m0 + wm + i / 2 * 16, k0 + i % 2 * 16));           \
+        av[i % 2][i / 2 * 2] = v.lo, av[i % 2][i / 2 * 2 + 1] = v.hi;                                        \
+    }
+#define AHEAD_A CLT_PLANE_AHEAD(pa, m0 + sub * 32, k0 + 2 * BK)
+#endif
+#if B_ALONG_K
+#define PLANE_B clt_plane_of(b, ldb, k_end, n)
+#define READ_B(j, c) CLT_PLANE_TURNED(pb, k0 + (c)*16, n0 + wn + (j)*SG)
+#define AHEAD_B CLT_PLANE_AHEAD(pb, k0 + 2 * BK, n0 + (sub - BM / 32) * 32)
+#else
+#define PLANE_B clt_plane_of(b, ldb, n, k_end)
+#define READ_B(j, c) CLT_PLANE_PAIRS(pb, n0 + wn + (j)*SG, k0 + (c)*16)
+#define AHEAD_B CLT_PLANE_AHEAD(pb, n0 + (sub - BM / 32) * 32, k0 + 2 * BK)
+#endif
+#define MULTIPLY_BLOCKS(acc)                                                                                 \
+    {                                                                                                        \
+        clt_dpas_a av[2][MT];                                                                                \
+        READ_A(av)                                                                                           \
+        EACH(c, 2) EACH(j, NT)                                                                               \
+        {                                                                                                    \
+            const int8 bv = READ_B(j, c);                                                                    \
+            EACH(i, MT) CLT_DPAS(IN_TYPE, acc[i][j], av[c][i], bv);                                          \
+        }                                                                                                    \
+    }
+#endif
+
 /* Results leave in MT parts: 8 rows of each sub-group. acc is indexed with constants only. */
 #define LEAVE_PART(out, acc, part)                                                                           \
     EACH(i, MT)                                                                                              \
@@ -237,6 +306,58 @@ static inline void finish_part(const clt_gemm_ep *ep, bool quads, __local const 
     }
 }
 
+/* acc += the products of all steps of the tile at (m0, n0). */
+#if BLOCK2D
+/* The first `whole` steps are read by blocks: all, but an odd k is not cut off where rows run along k. */
+#define ADD_STEPS(acc, steps)                                                                                \
+    const clt_plane pa = PLANE_A, pb = PLANE_B;                                                              \
+    const uint whole = !clt_plane_fits(pa) || !clt_plane_fits(pb) ? 0 :                                      \
+                       (A_ALONG_K || B_ALONG_K) && k_end % 2      ? k_end / BK :                             \
+                                                                    steps;                                   \
+    for (uint s = 0; s < steps; s++) {                                                                       \
+        const uint k0 = s * BK;                                                                              \
+        if (s < whole) {                                                                                     \
+            if (sub < BM / 32)                                                                               \
+                AHEAD_A;                                                                                     \
+            else if (sub < (BM + BN) / 32)                                                                   \
+                AHEAD_B;                                                                                     \
+            MULTIPLY_BLOCKS(acc)                                                                             \
+        } else {                                                                                             \
+            COPY_SLOWLY(tiles, A_WORD, a, lda, A_ALONG_K, BM, m0, m)                                         \
+            COPY_SLOWLY(tiles, B_WORD, b, ldb, B_ALONG_K, BN, n0, n)                                         \
+            barrier(CLK_LOCAL_MEM_FENCE);                                                                    \
+            MULTIPLY_STEP(acc, tiles)                                                                        \
+            barrier(CLK_LOCAL_MEM_FENCE);                                                                    \
+        }                                                                                                    \
+    }
+#else
+/* The first `whole` steps need no check of an edge. Before step s its tiles are copied, during step s - 1, into
+ * the other stage. */
+#define ADD_STEPS(acc, steps)                                                                                \
+    uint4 ra[A_UNITS], rb[B_UNITS];                                                                          \
+    ulong at_a[A_UNITS], at_b[B_UNITS];                                                                      \
+    PLACES_A                                                                                                 \
+    PLACES_B                                                                                                 \
+    const uint whole = WHOLE_A && WHOLE_B ? k_end / BK : 0;                                                  \
+    for (uint s = 0; s <= steps; s++) {                                                                      \
+        __local uint *const next = tiles + s % 2 * STAGE;                                                    \
+        const ulong k0 = (ulong)s * BK;                                                                      \
+        if (s < whole) {                                                                                     \
+            FETCH_A                                                                                          \
+            FETCH_B                                                                                          \
+        }                                                                                                    \
+        if (s > 0) MULTIPLY_STEP(acc, tiles + (s - 1) % 2 * STAGE)                                           \
+        if (s < whole) {                                                                                     \
+            put_a(next, lid, ra);                                                                            \
+            put_b(next, lid, rb);                                                                            \
+        } else if (s < steps) {                                                                              \
+            COPY_SLOWLY(next, A_WORD, a, lda, A_ALONG_K, BM, m0, m)                                          \
+            COPY_SLOWLY(next, B_WORD, b, ldb, B_ALONG_K, BN, n0, n)                                          \
+        }                                                                                                    \
+        barrier(CLK_LOCAL_MEM_FENCE);                                                                        \
+    }
+#endif
+
 CLT_DPAS_KERNEL CLT_DPAS_LARGE __attribute__((reqd_work_group_size(ITEMS, 1, 1))) __kernel void
 gemm(uint m, uint n, uint k, uint k_group, __global const ushort *a, ulong a_off, ulong lda,
      __global const ushort *b, ulong b_off, ulong ldb, CLT_EP_ARGS)
@@ -257,32 +378,10 @@ gemm(uint m, uint n, uint k, uint k_group, __global const ushort *a, ulong a_off
     c += slice * (ulong)m * n;
     k_end = min(k - slice * k_group, k_group);
 #endif
-    uint4 ra[A_UNITS], rb[B_UNITS];
-    ulong at_a[A_UNITS], at_b[B_UNITS];
     float8 acc[MT][NT];
     EACH(i, MT) EACH(j, NT) acc[i][j] = (float8)(0.0f);
-    PLACES_A
-    PLACES_B
-    /* The group's steps; the first `whole` ones need no check of an edge. */
-    const uint steps = (k_end + BK - 1) / BK, whole = WHOLE_A && WHOLE_B ? k_end / BK : 0;
-    /* Before step s its tiles are copied, during step s - 1, into the other stage. */
-    for (uint s = 0; s <= steps; s++) {
-        __local uint *const next = tiles + s % 2 * STAGE;
-        const ulong k0 = (ulong)s * BK;
-        if (s < whole) {
-            FETCH_A
-            FETCH_B
-        }
-        if (s > 0) MULTIPLY_STEP(acc, tiles + (s - 1) % 2 * STAGE)
-        if (s < whole) {
-            put_a(next, lid, ra);
-            put_b(next, lid, rb);
-        } else if (s < steps) {
-            COPY_SLOWLY(next, A_WORD, a, lda, A_ALONG_K, BM, m0, m)
-            COPY_SLOWLY(next, B_WORD, b, ldb, B_ALONG_K, BN, n0, n)
-        }
-        barrier(CLK_LOCAL_MEM_FENCE);
-    }
+    const uint steps = (k_end + BK - 1) / BK;
+    ADD_STEPS(acc, steps)
 
     const clt_gemm_ep ep = CLT_EP_INIT;
     const bool quads = clt_ep_quads(&ep, n);

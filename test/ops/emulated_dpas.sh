@@ -8,9 +8,9 @@
 # at leisure: it compares numbers, and no clock
 # no sanitizer: it checks kernels
 cd "$(dirname "$0")/../.." && . test/lib.sh && . test/emulated.sh || exit 1
-# PoCL compiles a program for each row, type and epilogue: one tile of each width of a sub-group unless complete.
-tiles="dpas(_|16_64|8_128)" least=2
-[ -z "${TEST_COMPLETE:-}" ] || tiles=dpas least=4
+# PoCL compiles a program for each row, type and epilogue: one row for each width of a sub-group unless complete.
+tiles="dpas(_|16_2d|8_128)" least=2
+[ -z "${TEST_COMPLETE:-}" ] || tiles=dpas least=5
 emulate clt_dpas.clh "$tiles" "type=gpu|vendor=Intel|block_reads" gemm/gemm gemm8/gemm8
 [ $rows = $((least + 2)) ]
 report "$rows emulated rows" $?

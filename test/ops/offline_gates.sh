@@ -72,7 +72,7 @@ find_ptxas() {
     return 1
 }
 
-TARGETS=()
+TARGETS=() BLOCKS=""
 choose_targets() {
     local missing
     CLANG=$(command -v clang-19) READELF=$(command -v llvm-readelf-19) NM=$(command -v llvm-nm-19)
@@ -93,6 +93,9 @@ choose_targets() {
         return
     fi
     TARGETS+=(dg2 pvc)
+    case $(gate_intel pvc clkernels/gemm/probe_dpas_2d.cl "" blocks) in
+    unresolved:*) BLOCKS=" -DBLOCK2D_OLD=1" && echo "note: this ocloc has reads of blocks only under their older names (clt_dpas.clh)" ;;
+    esac
     echo "__kernel void empty(void) {}" >"$WORK/empty.cl"
     if ocloc compile -file "$WORK/empty.cl" -device bmg -output empty -out_dir "$WORK" >"$WORK/empty.log" 2>&1; then TARGETS+=(bmg); else echo "skipped: bmg (ocloc: $(grep -m1 -i error "$WORK/empty.log"))"; fi
 }
@@ -164,7 +167,7 @@ gate_intel() {
     # If a kernel requests its sub-group size, ocloc does not report most spills; its listing shows them. A function that
     # nothing defines is no error for ocloc: the intermediate code that it writes beside the listing declares it.
     IGC_ShaderDumpEnable=1 IGC_DumpToCustomDir="$o/listing" ocloc compile -file "$2" -device "$1" -output k -out_dir "$o" \
-        -options "-cl-std=CL1.2 -cl-fp32-correctly-rounded-divide-sqrt -I $(dirname "$2") $3" >"$o.log" 2>&1 ||
+        -options "-cl-std=CL1.2 -cl-fp32-correctly-rounded-divide-sqrt -I $(dirname "$2") $3$BLOCKS" >"$o.log" 2>&1 ||
         { grep -m1 -i 'error' "$o.log" || echo "ocloc failed: $(tail -1 "$o.log")"; return; }
     cat "$o"/listing/*.asm >"$o.asm" 2>/dev/null && cat "$o"/listing/*_optimized.ll >"$o.ll" 2>/dev/null ||
         { echo "ocloc writes no listing"; return; }

@@ -8,8 +8,8 @@ to local memory, bytes from the second-level cache; and for the whole product by
 rate of a card; the largest time bounds the row. Barriers, latency, instructions besides DPAS, the epilogue and work-groups
 that wait for others are left out, so the result is an upper bound of the speed.
 
---check compiles the rows with ocloc and compares the counts of DPAS and of bytes read from local memory with the
-compiler's listing. Prints the table of docs/performance.md.
+--check compiles the rows with ocloc and compares the counts of DPAS and of the bytes that they read with the compiler's
+listing. Prints the table of docs/performance.md.
 """
 import argparse
 import collections
@@ -41,12 +41,13 @@ def rows():
 
 
 def per_step(p):
-    """DPAS of a sub-group, bytes that a group reads and writes in local memory, and reads from the cache."""
+    """Sub-groups; DPAS of one and bytes that it reads; bytes that a group reads and writes in local memory (with BLOCK2D:
+    reads from the first-level cache); and bytes that it copies."""
     groups = p["ITEMS"] // p["SG"]
     dpas = p["WM"] // 8 * (p["WN"] // p["SG"]) * (STEP // 16)
     read = (p["WM"] + p["WN"]) * STEP * 2
     copied = (p["BM"] + p["BN"]) * STEP * 2
-    return groups, dpas, read, groups * read + copied, copied
+    return groups, dpas, read, groups * read + (0 if p.get("BLOCK2D") else copied), copied
 
 
 def estimate(card, p, size):
@@ -54,19 +55,22 @@ def estimate(card, p, size):
     m, n, k = size
     macs = p["BM"] * p["BN"] * STEP
     unit = macs / (card.units * card.macs)
-    bound = {"matrix units": unit, "local memory": local / card.local, "L2 cache": copied / card.l2}
+    near = "L1 cache" if p.get("BLOCK2D") else "local memory"
+    bound = {"matrix units": unit, near: local / card.local, "L2 cache": copied / card.l2}
     steps = -(-m // p["BM"]) * -(-n // p["BN"]) * (k / STEP) / card.cores
     seconds = {what: cycles * steps / (card.ghz * 1e9) for what, cycles in bound.items()}
     seconds["memory"] = 2.0 * (m * k + n * k + m * n) / (card.gbs * 1e9)
     what = max(seconds, key=seconds.get)
     peak = 2 * card.cores * card.units * card.macs * card.ghz / 1000
-    return bound, what, 2e-12 * m * n * k / seconds[what], peak
+    return list(bound.values()), what, 2e-12 * m * n * k / seconds[what], peak
 
 
 def listing(target, params, form):
-    """Counts of the multiplying loop in ocloc's listing: DPAS, bytes of block reads of local memory."""
+    """DPAS and bytes that they read in ocloc's listing of the multiplying loop. With BLOCK2D there are two loops, of which
+    the one for edges reads local memory."""
+    blocks = "BLOCK2D=1" in params
     with tempfile.TemporaryDirectory() as tmp:
-        options = " ".join("-D" + p for p in params.split(","))
+        options = " ".join("-D" + p for p in params.split(",")) + " -DBLOCK2D_OLD=1"
         folder = os.path.join(ROOT, "clkernels/gemm")
         subprocess.run(["ocloc", "compile", "-file", folder + "/gemm_dpas.cl", "-device", target, "-output", "k", "-out_dir", tmp,
                         "-options", "-cl-std=CL1.2 -I %s -DFORM=%d %s" % (folder, form, options)], check=True,
@@ -75,9 +79,11 @@ def listing(target, params, form):
         for name in glob.glob(tmp + "/*.asm"):
             text = open(name).read()
             if "dpas" in text:
+                found = len(re.findall(r"^\s+dpas", text, re.M))
+                planes = [int(n) * 64 for n in re.findall(r"load_block2d\.ugm\S+ +\(16\|M0\) +r\d+:(\d+)", text)]
                 wide = [int(n) * 4 for n in re.findall(r"load\.slm\.d32x(\d+)t", text)]
                 words = [int(n) * 16 for n in re.findall(r"send\.dc0 .*oword block read x(\d+)", text)]
-                return len(re.findall(r"^\s+dpas", text, re.M)), sum(wide) + sum(words)
+                return (found // 2, sum(planes)) if blocks else (found, sum(wide) + sum(words))
     raise SystemExit("ocloc wrote no listing with DPAS")
 
 
@@ -88,7 +94,7 @@ def main():
     a.add_argument("--size", default="8192,3072,768")
     a = a.parse_args()
     size = [int(x) for x in a.size.split(",")]
-    print("| card | row | DPAS of a sub-group | cycles: matrix units | local memory | L2 cache | slowest | TFLOP/s, at most |")
+    print("| card | row | DPAS of a sub-group | cycles: matrix units | local memory or L1 cache | L2 cache | slowest | TFLOP/s, at most |")
     print("|---|---|---|---|---|---|---|---|")
     for card in CARDS:
         for name, p, params in rows():
@@ -97,11 +103,11 @@ def main():
             bound, what, speed, peak = estimate(card, p, size)
             _, dpas, read, _, _ = per_step(p)
             print("| %s | `%s` | %d | %.0f | %.0f | %.0f | %s | %.0f of %.0f |" %
-                  (card.name, name, dpas, bound["matrix units"], bound["local memory"], bound["L2 cache"], what, speed, peak))
+                  (card.name, name, dpas, *bound, what, speed, peak))
             if a.check and card.target != "bmg":
                 got = listing(card.target, params, a.form)
                 if got != (dpas, read):
-                    raise SystemExit("%s for %s: the listing has %d DPAS and %d bytes from local memory, the count %d and %d"
+                    raise SystemExit("%s for %s: the listing has %d DPAS, which read %d bytes; counted are %d and %d"
                                      % ((name, card.target) + got + (dpas, read)))
 
 
