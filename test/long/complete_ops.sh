@@ -1,12 +1,14 @@
 #!/bin/bash
 # The tests of operations whose cases are too many for every change: all combinations of types and options of attention and
 # of matrix products, which take minutes of compilers.
-# timeout: 3600
+# timeout: 5400
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 for name in test_attention test_attention8 test_gemm; do
     TEST_COMPLETE=1 "$BUILD/test/ops/$name" >"$log" 2>&1
     report "$name complete" $?
 done
-TEST_COMPLETE=1 bash test/ops/emulated_warps.sh >"$log" 2>&1
-report "emulated warps, large cases" $?
+for script in emulated_warps emulated_dpas; do
+    TEST_COMPLETE=1 bash test/ops/$script.sh >"$log" 2>&1
+    report "$script, large cases" $?
+done
 finish

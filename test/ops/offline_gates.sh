@@ -11,7 +11,7 @@
 #   word       only rows whose "table/id" contains one of the words, and probes whose "probe/name" does
 #
 # Targets: gfx90a gfx942 gfx1100 gfx1201 (clang-19 with ROCm's device libraries), sm_90 (clang-19 with libclc, then ptxas),
-# Intel dg2 and, for rows that require block_reads, pvc (ocloc). A target without tools is skipped with the reason. gfx942
+# Intel dg2 and, for rows that require block_reads, pvc and bmg (ocloc; old ones lack bmg). A target without tools is skipped with the reason. gfx942
 # and gfx1201 have the registers and wave sizes of gfx90a and gfx1100, so they compile only rows for matrix units, which
 # differ; with TEST_COMPLETE=1 (test/long/offline_gates.sh) gfx942 compiles every row.
 #
@@ -72,7 +72,7 @@ find_ptxas() {
     return 1
 }
 
-TARGETS=()
+TARGETS=() BLOCKS=""
 choose_targets() {
     local missing
     CLANG=$(command -v clang-19) READELF=$(command -v llvm-readelf-19) NM=$(command -v llvm-nm-19)
@@ -88,7 +88,16 @@ choose_targets() {
     [ -n "$PTXAS" ] || missing="$missing ptxas $PTXAS_RELEASE"
     LLC=$(command -v llc-19) || missing="$missing llvm-19"
     if [ -z "$missing" ]; then TARGETS+=(sm_90); else echo "skipped: sm_90 (not found: $missing)"; fi
-    if command -v ocloc >/dev/null; then TARGETS+=(dg2 pvc); else echo "skipped: dg2 pvc (not found: ocloc, package intel-opencl-icd)"; fi
+    if ! command -v ocloc >/dev/null; then
+        echo "skipped: dg2 pvc bmg (not found: ocloc, package intel-opencl-icd)"
+        return
+    fi
+    TARGETS+=(dg2 pvc)
+    case $(gate_intel pvc clkernels/gemm/probe_dpas_2d.cl "" blocks) in
+    unresolved:*) BLOCKS=" -DBLOCK2D_OLD=1" && echo "note: this ocloc has reads of blocks only under their older names (clt_dpas.clh)" ;;
+    esac
+    echo "__kernel void empty(void) {}" >"$WORK/empty.cl"
+    if ocloc compile -file "$WORK/empty.cl" -device bmg -output empty -out_dir "$WORK" >"$WORK/empty.log" 2>&1; then TARGETS+=(bmg); else echo "skipped: bmg (ocloc: $(grep -m1 -i error "$WORK/empty.log"))"; fi
 }
 
 # --- one compilation: prints "ok ..." or the reason; $1 file, $2 options, $3 work name ------------------------
@@ -153,19 +162,21 @@ gate_nvidia() {
 }
 
 gate_intel() {
-    local o="$WORK/$4" spills="" listed="" listing=()
+    local o="$WORK/$4" found
     mkdir -p "$o/listing"
-    # If a kernel requests its sub-group size, ocloc does not report most spills; its listing shows them.
-    grep -q intel_reqd_sub_group_size "$2" && listed=yes && listing=(IGC_ShaderDumpEnable=1 IGC_DumpToCustomDir="$o/listing")
-    env "${listing[@]}" ocloc compile -file "$2" -device "$1" -output k -out_dir "$o" \
-        -options "-cl-std=CL1.2 -cl-fp32-correctly-rounded-divide-sqrt -I $(dirname "$2") $3" >"$o.log" 2>&1 ||
+    # If a kernel requests its sub-group size, ocloc does not report most spills; its listing shows them. A function that
+    # nothing defines is no error for ocloc: the intermediate code that it writes beside the listing declares it.
+    IGC_ShaderDumpEnable=1 IGC_DumpToCustomDir="$o/listing" ocloc compile -file "$2" -device "$1" -output k -out_dir "$o" \
+        -options "-cl-std=CL1.2 -cl-fp32-correctly-rounded-divide-sqrt -I $(dirname "$2") $3$BLOCKS" >"$o.log" 2>&1 ||
         { grep -m1 -i 'error' "$o.log" || echo "ocloc failed: $(tail -1 "$o.log")"; return; }
-    if [ -n "$listed" ]; then
-        cat "$o"/listing/*.asm >"$o.asm" 2>/dev/null || { echo "ocloc writes no listing"; return; }
-        spills=$(grep -m1 '^//\.spill size' "$o.asm")
-    fi
-    [ -n "$spills" ] || spills=$(grep -m1 -i 'spill' "$o.log")
-    if [ -n "$spills" ]; then echo "spills: $spills"; else echo ok; fi
+    cat "$o"/listing/*.asm >"$o.asm" 2>/dev/null && cat "$o"/listing/*_optimized.ll >"$o.ll" 2>/dev/null ||
+        { echo "ocloc writes no listing"; return; }
+    found=$(sed -n 's/^declare spir_func [^@]*@\([A-Za-z0-9_]*\).*/\1/p' "$o.ll" | grep -v '^__builtin_IB_' | sort -u | paste -sd ' ')
+    [ -z "$found" ] || { echo "unresolved: $found"; return; }
+    # Otherwise the listing also holds widths that ocloc tried and gave up.
+    grep -q '!intel_reqd_sub_group_size' "$o.ll" || : >"$o.asm"
+    found=$(grep -m1 '^//\.spill size' "$o.asm" || grep -m1 -i 'spill' "$o.log")
+    if [ -n "$found" ]; then echo "spills: $found"; else echo ok; fi
 }
 
 gate() { # target file options label number
@@ -203,14 +214,14 @@ admits() {
     local word
     [[ $1 != gfx942 || ,$2, == *,mfma,* || -n ${TEST_COMPLETE:-} ]] || return 1
     [[ $1 != gfx1201 || ,$2, == *,wmma,* ]] || return 1
-    [[ $1 != pvc || ,$2, == *,block_reads,* ]] || return 1
+    [[ ($1 != pvc && $1 != bmg) || ,$2, == *,block_reads,* ]] || return 1
     case ",$2," in
     *,type=cpu,*) return 1 ;;
     *,vendor=NVIDIA,* | *,ptx,* | *,mma_bf16,* | *,wgmma,*) [[ $1 == sm_* ]] ;;
     *,mfma,*) [[ $1 == gfx9* ]] ;;
     *,wmma,*) [[ $1 == gfx1[12]* ]] ;;
     *,vendor=AMD,* | *,vendor=Advanced,*) [[ $1 == gfx* ]] ;;
-    *,vendor=Intel,* | *,block_reads,*) [[ $1 == dg2 || $1 == pvc ]] ;;
+    *,vendor=Intel,* | *,block_reads,*) [[ $1 == dg2 || $1 == pvc || $1 == bmg ]] ;;
     esac || return 1
     for word in ${2//,/ }; do
         [[ $word != probe=* ]] || probe_compiles "$1" "${word#probe=}" || return 1
@@ -294,18 +305,29 @@ for table in clkernels/*/*.vt; do
         done
     done <"$table"
 done
-# Probes. pvc adds nothing where dg2 compiles.
+# Probes. pvc and bmg add nothing where dg2 compiles.
 for file in clkernels/probe/*.cl; do
     wanted "probe/$(basename "$file" .cl)" || continue
     rows=$((rows + 1))
     names=$(sed -n 's/^ \* Targets *//p' "$file")
     for target in "${TARGETS[@]}"; do
         [[ $target != gfx942 || $names == *gfx942* || -n ${TEST_COMPLETE:-} ]] || continue
-        [[ $target != pvc && " ${names:-$target} " == *" $target "* ]] || continue
+        [[ $target != pvc && $target != bmg && " ${names:-$target} " == *" $target "* ]] || continue
         compile "$target" "${file#clkernels/}" "" "probe/$(basename "$file" .cl)"
     done
 done
 wait
+# A probe that compiles for no target would leave its rows out unseen.
+declare -A COMPILES
+for probe in "${!PROBED[@]}"; do
+    file=${probe#* }
+    COMPILES[$file]=${COMPILES[$file]:-}${PROBED[$probe]}
+done
+for file in "${!COMPILES[@]}"; do
+    [[ ${COMPILES[$file]} != *yes* ]] || continue
+    echo "FAIL probe $file compiles for no target"
+    echo failed >"$WORK/result.probe.${file//\//.}"
+done
 [ $rows -gt 0 ] || { echo "offline gates: no row's table/id contains ${WORDS[*]}" >&2; exit 2; }
 failed=$(cat "$WORK"/result.* 2>/dev/null | grep -vc '^ok')
 echo "offline gates: $n compilations for ${TARGETS[*]}, $failed failed"
