@@ -53,14 +53,19 @@ def expect(what, got, want):
 
 
 # The row: each wave has tiles of (128 / waves of m) x (128 / waves of n), so that together they have 8 x 8 x 2 products.
-for target, waves, accumulators in (('gfx942', 4, 64), ('gfx1100', 8, 0)):
+for target, waves in (('gfx942', 4), ('gfx1100', 8)):
     case = next(c for c in estimate.cases(target) if c.label.startswith('gemm=') and c.label.endswith('_128 NT'))
     e = estimate.Estimate(case, estimate.compiled(case, tmp))
     expect(f'{target} matrix instructions of the group', e.n['matrix'] * waves, 8 * 8 * 2)
     expect(f'{target} FLOP of the group', e.n['flop'] * waves, 2 * 128 * 128 * 32)
-    expect(f'{target} accumulation registers', e.agprs, accumulators)
+    # Two waves per SIMD at least (CLT_TILE16_KERNEL): the sums, 128 * 128 words of the group, are in vector registers.
+    expect(f'{target} accumulation registers', e.agprs, 0)
+    expect(f'{target} registers for the sums', e.registers > 128 * 128 // 256, True)
+    expect(f'{target} clocks of LDS without conflicts', e.lds, e.lds_free)
+    expect(f'{target} loads ahead', (e.ahead, e.serial_loads), (1.0, False))
     expect(f'{target} loaded bytes of the group', e.n['load bytes'] * waves, (128 + 128) * 32 * 2)
     expect(f'{target} bytes written to LDS', e.n['write bytes'] * waves, (128 + 128) * 32 * 2)
+    expect(f'{target} LDS', e.local, (128 + 128) * (32 + 8) * 2)
     expect(f'{target} barriers', e.n['barrier'], 2)
     expect(f'{target} accesses with unknown addresses', e.unknown, 0)
     expect(f'{target} faults', list(e.faults()), [])

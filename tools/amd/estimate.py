@@ -56,7 +56,8 @@ class Case:
                 self.matrix *= self.trips_tile
             return
         depth = size['D'] // 16
-        rows = 32 if table == 'attention_backward' else 64 if self.wave == 64 or size['D'] <= 96 else 32
+        few = size['D'] > (64 if self.wave == 64 else 80)
+        rows = (16 if few and self.wave == 64 else 32) if table == 'attention_backward' else 32 if few else 64
         self.trips_load, self.trips_tile, self.trips_depth = rows // 4 * depth * 4 / ITEMS, rows // 16, depth
         self.matrix = rows // 16 * depth * {'attention_forward': 2, 'attention_backward_q': 3, 'attention_backward_kv': 4}[kernel]
 
@@ -124,7 +125,7 @@ class Estimate:
         n = Counter()
         for i, t in self.path:
             n[i.kind] += t
-            n['first bytes'] += i.size * self.case.wave * min(t, max(1, self.case.trips_load)) * (i.kind == 'load')
+            n['first bytes'] += i.size * self.case.wave * (t if self.case.square else min(t, max(1, self.case.trips_load))) * (i.kind == 'load')
             n[i.kind + ' bytes'] += t * i.size * i.count * self.case.wave
             if i.kind == 'matrix':
                 n['flop'] += t * i.flop()

@@ -137,29 +137,40 @@ class Loop:
 
     def path(self):
         """(instruction, times) of one pass, in order: the path of full tiles, which has the most matrix instructions and the
-        widest accesses, without loads of single numbers, which only edges need."""
+        widest accesses, without loads of single numbers, which only edges need. A path that loads a register twice before
+        it writes to LDS is none: the two loads are alternatives."""
         inner = {n: loop for loop in self.loops for n in loop.blocks}
         worth = lambda i: {'matrix': 1e6, 'read': 1e3, 'write': 1e3}.get(i.kind, (-1e4 if i.size < 4 else 1e4) if i.kind == 'load' else -1)
         best = {}
 
+        def loaded(body):
+            """The registers that are loaded before the first write to LDS, and after the last one; whether there is one."""
+            writes = [n for n, i in enumerate(body) if i.kind == 'write']
+            of = lambda part: frozenset(i.operands.split(', ')[0] for i in part if i.kind == 'load')
+            return of(body[:writes[0]] if writes else body), of(body[writes[-1]:] if writes else body), bool(writes)
+
         def follow(n):
-            """(value, path) from block n to the end of a pass."""
+            """The best ways from block n to the end of a pass: (value, registers loaded before a write, path)."""
             if n in best:
                 return best[n]
-            best[n] = (-1e12, [])  # while it is computed: a way back into itself is none
+            best[n] = []  # while it is computed: a way back into itself is none
             if n in inner:
                 loop = inner[n]
                 body = [(i, t * loop.trips) for i, t in loop.path()]
                 out = {t for b in loop.blocks for t in self.graph.next[b] if t not in loop.blocks}
             else:
                 body, out = [(i, 1) for i in self.graph.blocks[n]], set(self.graph.next[n])
+            first, last, writes = loaded([i for i, _ in body])
             value = sum(worth(i) * t for i, t in body)
-            ways = [(0, [])] if self.header in out else []
-            ways += [follow(t) for t in sorted(out) if t in self.blocks and t != self.header]
-            more = max(ways, key=lambda w: w[0], default=(-1e12, []))
-            best[n] = (value + more[0], body + more[1])
+            ways = [(0, frozenset(), [])] if self.header in out else []
+            ways += [w for t in sorted(out) if t in self.blocks and t != self.header for w in follow(t)]
+            ways = [(value + v, first if writes else first | more, body + rest) for v, more, rest in ways if not last & more]
+            kept = {}
+            for w in sorted(ways, key=lambda w: -w[0]):
+                kept.setdefault(w[1], w)
+            best[n] = list(kept.values())[:16]
             return best[n]
-        return follow(self.header)[1]
+        return max(follow(self.header), key=lambda w: w[0])[2]
 
 
 def main_loop(code, levels=0):
