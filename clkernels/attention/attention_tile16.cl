@@ -82,6 +82,28 @@ static inline void put_block(__local ushort *k_tile, __local ushort *v_tile, con
     CLT_EACH(x, KEYS / 16) CLT_EACH(r, CLT_ACC) n = fmax(n, s[x][r]);                                        \
     for (int mask = 16; mask < CLT_WAVE; mask *= 2) n = fmax(n, clt_lane_xor(n, lane, mask));
 
+/* In the loop over blocks: BLOCK_FIRST before it, BLOCK_LOAD where the tiles are free, BLOCK_NEXT when they are filled. */
+#define FETCH_AT(at, e) fetch_block(kb, vb, kh + (at)*ldk, ldk, vh + (at)*ldv, ldv, (int)min((size_t)KEYS, seq - (at)), e)
+#if AHEAD
+#define BLOCK_FIRST(at)                                                                                      \
+    ushort4 kb[4], vb[4];                                                                                    \
+    if (LOADS(item)) FETCH_AT(at, item);
+#define BLOCK_LOAD(at)                                                                                       \
+    if (LOADS(item)) put_block(k_tile, v_tile, kb, vb, item);
+#define BLOCK_NEXT(at, end)                                                                                  \
+    if ((at) < (end) && LOADS(item)) FETCH_AT(at, item);
+#else
+#define BLOCK_FIRST(at)
+#define BLOCK_LOAD(at)                                                                                       \
+    _Pragma("unroll 1") for (int e = item; e < BLOCKS; e += ITEMS)                                           \
+    {                                                                                                        \
+        ushort4 kb[4], vb[4];                                                                                \
+        FETCH_AT(at, e);                                                                                     \
+        put_block(k_tile, v_tile, kb, vb, e);                                                                \
+    }
+#define BLOCK_NEXT(at, end)
+#endif
+
 __kernel CLT_TILE16_KERNEL(ITEMS) void
 attention_forward(ATTENTION_ARGS, __global ELEM *o, ulong o_off, uint ldo, __global float *lse, ulong lse_off)
 {
@@ -109,28 +131,12 @@ attention_forward(ATTENTION_ARGS, __global ELEM *o, ulong o_off, uint ldo, __glo
     /* Blocks that every row of the group sees whole are not masked. */
     const size_t last_first = attention_first(min(i0 + ROWS, (size_t)seq) - 1, window), first_end = attention_end(i0, seq, window);
     size_t j0 = attention_first(i0, window) / KEYS * KEYS;
-#define FETCH_AT(at) fetch_block(kb, vb, kh + (at)*ldk, ldk, vh + (at)*ldv, ldv, (int)min((size_t)KEYS, seq - (at)), e)
-#if AHEAD
-    ushort4 kb[4], vb[4];
-    const int e = item;
-    if (LOADS(e)) FETCH_AT(j0);
-#endif
+    BLOCK_FIRST(j0)
     for (; j0 < last_end; j0 = clt_uniform((uint)j0 + KEYS)) {
         barrier(CLK_LOCAL_MEM_FENCE);
-#if AHEAD
-        if (LOADS(e)) put_block(k_tile, v_tile, kb, vb, e);
-#else
-        _Pragma("unroll 1") for (int e = item; e < BLOCKS; e += ITEMS)
-        {
-            ushort4 kb[4], vb[4];
-            FETCH_AT(j0);
-            put_block(k_tile, v_tile, kb, vb, e);
-        }
-#endif
+        BLOCK_LOAD(j0)
         barrier(CLK_LOCAL_MEM_FENCE);
-#if AHEAD
-        if (j0 + KEYS < last_end && LOADS(e)) FETCH_AT(j0 + KEYS);
-#endif
+        BLOCK_NEXT(j0 + KEYS, last_end)
         const bool all = !SEQ_IDS && clt_uniform(j0 >= last_first && j0 + KEYS <= first_end);
         clt_acc s[KEYS / 16];
         float n = m;

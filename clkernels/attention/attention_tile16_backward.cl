@@ -170,6 +170,35 @@ static inline void put_block(__local ushort *tile, __local ushort *turned, bool 
     ATTENTION_ARGS, __global const float *lse, ulong lse_off, __global const float *delta,                   \
         __global const ELEM *dout, ulong dout_off, uint lddout
 
+#define X(at) (kh + (at)*ldk)
+#define X_LD ldk
+#define X_TILES k_tile, k_turned, true
+#define Y(at) (vh + (at)*ldv)
+#define Y_LD ldv
+#define Y_TILES v_tile, v_tile, false
+/* dq += the 16 keys of tile x of the block. */
+#define Q_TILE                                                                                               \
+    {                                                                                                        \
+        const size_t from = j0 + 16 * x;                                                                     \
+        if (from >= attention_end(first_row + 15, seq, window) ||                                            \
+            from + 15 < attention_first(first_row, window))                                                  \
+            continue;                                                                                        \
+        const bool all = SEQ_IDS || clt_uniform(from + 15 < attention_end(first_row, seq, window) &&         \
+                                                 from >= attention_first(first_row + 15, window));           \
+        clt_acc s = (clt_acc)(0.0f), dp = s;                                                                 \
+        PRODUCTS(s, dp, k_tile, v_tile, x)                                                                   \
+        const int first_place = (int)from + CLT_ACC_ROW(lane, 0);                                            \
+        CLT_EACH(r, CLT_ACC)                                                                                 \
+        {                                                                                                    \
+            const size_t j = first_place + CLT_ACC_ROW(0, r);                                                \
+            PAIR(s[r], dp[r], i, j, lse_i, delta_i, !SEQ_IDS, CLT_EXP2)                                      \
+        }                                                                                                    \
+        if (!all)                                                                                            \
+            MASK(s, dp, first_j - first_place, end_j - first_place)                                          \
+        unit = unit_for(dp, unit, acc, lane);                                                                \
+        ADD_UP(acc, k_turned, x, clt_frag_of_acc(rounded(dp, unit), lane))                                   \
+    }
+
 __kernel CLT_TILE16_KERNEL(ITEMS) void
 attention_backward_q(BACKWARD_ARGS, __global ELEM *dq, ulong dq_off, uint lddq)
 {
@@ -192,12 +221,6 @@ attention_backward_q(BACKWARD_ARGS, __global ELEM *dq, ulong dq_off, uint lddq)
     float unit = UNIT_AT_FIRST;
     const size_t end = attention_end(min(i0 + ROWS, (size_t)seq) - 1, seq, window);
     const int first_j = (int)attention_first(i, window), end_j = (int)attention_end(i, seq, window);
-#define X(at) (kh + (at)*ldk)
-#define X_LD ldk
-#define X_TILES k_tile, k_turned, true
-#define Y(at) (vh + (at)*ldv)
-#define Y_LD ldv
-#define Y_TILES v_tile, v_tile, false
     size_t j0 = attention_first(i0, window) / SPAN * SPAN;
     BLOCK_FIRST(j0)
     for (; j0 < end; j0 = clt_uniform((uint)j0 + SPAN)) {
@@ -205,38 +228,62 @@ attention_backward_q(BACKWARD_ARGS, __global ELEM *dq, ulong dq_off, uint lddq)
         BLOCK_LOAD(j0)
         barrier(CLK_LOCAL_MEM_FENCE);
         BLOCK_NEXT(j0 + SPAN, end)
-        EACH_TILE
-        {
-            const size_t from = j0 + 16 * x;
-            if (from >= attention_end(first_row + 15, seq, window) ||
-                from + 15 < attention_first(first_row, window))
-                continue;
-            const bool all = SEQ_IDS || clt_uniform(from + 15 < attention_end(first_row, seq, window) &&
-                                                     from >= attention_first(first_row + 15, window));
-            clt_acc s = (clt_acc)(0.0f), dp = s;
-            PRODUCTS(s, dp, k_tile, v_tile, x)
-            const int first_place = (int)from + CLT_ACC_ROW(lane, 0);
-            CLT_EACH(r, CLT_ACC)
-            {
-                const size_t j = first_place + CLT_ACC_ROW(0, r);
-                PAIR(s[r], dp[r], i, j, lse_i, delta_i, !SEQ_IDS, CLT_EXP2)
-            }
-            if (!all)
-                MASK(s, dp, first_j - first_place, end_j - first_place)
-            unit = unit_for(dp, unit, acc, lane);
-            ADD_UP(acc, k_turned, x, clt_frag_of_acc(rounded(dp, unit), lane))
-        }
+        EACH_TILE Q_TILE
     }
+    if (i >= seq) return;
+    dq += dq_off + (base + i) * lddq + h * HEAD_DIM;
+    put_row(acc, 1.0f / unit, scale, false, dq, lane);
+}
+
 #undef X
 #undef X_LD
 #undef X_TILES
 #undef Y
 #undef Y_LD
 #undef Y_TILES
-    if (i >= seq) return;
-    dq += dq_off + (base + i) * lddq + h * HEAD_DIM;
-    put_row(acc, 1.0f / unit, scale, false, dq, lane);
-}
+
+#define X(at) (qh + (at)*ldq)
+#define X_LD ldq
+#define X_TILES q_tile, q_turned, true
+#define Y(at) (dh + (at)*lddout)
+#define Y_LD lddout
+#define Y_TILES dout_tile, dout_turned, true
+/* The statistics of the row at + item, into registers. */
+#define FETCH_ROW(at)                                                                                        \
+    if (item < SPAN) {                                                                                       \
+        const size_t place = (b * heads + h) * seq + min((at) + item, (size_t)seq - 1);                      \
+        next_lse = lse[lse_off + place];                                                                     \
+        next_delta = delta[place];                                                                           \
+    }
+#define PUT_ROW                                                                                              \
+    if (item < SPAN) {                                                                                       \
+        lse_tile[item] = next_lse;                                                                           \
+        delta_tile[item] = next_delta;                                                                       \
+    }
+/* dk and dv += the 16 rows of tile x of the block. */
+#define KV_TILE                                                                                              \
+    {                                                                                                        \
+        const size_t from = i0 + 16 * x;                                                                     \
+        if (from + 15 < attention_first_row(first_key, window) ||                                            \
+            attention_first(from, window) > first_key + 15)                                                  \
+            continue;                                                                                        \
+        const bool all = SEQ_IDS || clt_uniform(from + 15 < attention_end_row(first_key, seq, window) &&     \
+                                                 from >= attention_first_row(first_key + 15, window));       \
+        clt_acc s = (clt_acc)(0.0f), dp = s;                                                                 \
+        PRODUCTS(s, dp, q_tile, dout_tile, x)                                                                \
+        const int first_place = (int)from + CLT_ACC_ROW(lane, 0);                                            \
+        CLT_EACH(r, CLT_ACC)                                                                                 \
+        {                                                                                                    \
+            const int row = first_place - (int)i0 + CLT_ACC_ROW(0, r);                                       \
+            const size_t i = first_place + CLT_ACC_ROW(0, r);                                                \
+            PAIR(s[r], dp[r], i, j, lse_tile[row], delta_tile[row], !SEQ_IDS, CLT_EXP2)                      \
+        }                                                                                                    \
+        if (!all)                                                                                            \
+            MASK(s, dp, first_i - first_place, end_i - first_place)                                          \
+        ADD_UP(acc_v, dout_turned, x, clt_frag_of_acc(rounded(s, (float)(1 << SHIFT)), lane))                \
+        unit = unit_for(dp, unit, acc_k, lane);                                                              \
+        ADD_UP(acc_k, q_turned, x, clt_frag_of_acc(rounded(dp, unit), lane))                                 \
+    }
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
 attention_backward_kv(BACKWARD_ARGS, __global ELEM *dk, ulong dk_off, uint lddk, __global ELEM *dv, ulong dv_off, uint lddv,
@@ -258,19 +305,6 @@ attention_backward_kv(BACKWARD_ARGS, __global ELEM *dk, ulong dk_off, uint lddk,
     float unit = UNIT_AT_FIRST;
     const size_t end = attention_end_row(j0 + ROWS - 1, seq, window);
     const int first_i = (int)attention_first_row(j, window), end_i = (int)attention_end_row(j, seq, window);
-#define X(at) (qh + (at)*ldq)
-#define X_LD ldq
-#define X_TILES q_tile, q_turned, true
-#define Y(at) (dh + (at)*lddout)
-#define Y_LD lddout
-#define Y_TILES dout_tile, dout_turned, true
-/* The statistics of the row at + item, into registers. */
-#define FETCH_ROW(at)                                                                                        \
-    if (item < SPAN) {                                                                                       \
-        const size_t place = (b * heads + h) * seq + min((at) + item, (size_t)seq - 1);                      \
-        next_lse = lse[lse_off + place];                                                                     \
-        next_delta = delta[place];                                                                           \
-    }
     for (size_t h = g * group; h < (g + 1) * group; h++) {
         __global const ELEM *qh = q + q_off + base * ldq + h * HEAD_DIM;
         __global const ELEM *dh = dout + dout_off + base * lddout + h * HEAD_DIM;
@@ -283,36 +317,11 @@ attention_backward_kv(BACKWARD_ARGS, __global ELEM *dk, ulong dk_off, uint lddk,
             barrier(CLK_LOCAL_MEM_FENCE);
             BLOCK_LOAD(i0)
             if (!AHEAD) FETCH_ROW(i0)
-            if (item < SPAN) {
-                lse_tile[item] = next_lse;
-                delta_tile[item] = next_delta;
-            }
+            PUT_ROW
             barrier(CLK_LOCAL_MEM_FENCE);
             BLOCK_NEXT(i0 + SPAN, end)
             if (AHEAD) FETCH_ROW(i0 + SPAN)
-            EACH_TILE
-            {
-                const size_t from = i0 + 16 * x;
-                if (from + 15 < attention_first_row(first_key, window) ||
-                    attention_first(from, window) > first_key + 15)
-                    continue;
-                const bool all = SEQ_IDS || clt_uniform(from + 15 < attention_end_row(first_key, seq, window) &&
-                                                         from >= attention_first_row(first_key + 15, window));
-                clt_acc s = (clt_acc)(0.0f), dp = s;
-                PRODUCTS(s, dp, q_tile, dout_tile, x)
-                const int first_place = (int)from + CLT_ACC_ROW(lane, 0);
-                CLT_EACH(r, CLT_ACC)
-                {
-                    const int row = first_place - (int)i0 + CLT_ACC_ROW(0, r);
-                    const size_t i = first_place + CLT_ACC_ROW(0, r);
-                    PAIR(s[r], dp[r], i, j, lse_tile[row], delta_tile[row], !SEQ_IDS, CLT_EXP2)
-                }
-                if (!all)
-                    MASK(s, dp, first_i - first_place, end_i - first_place)
-                ADD_UP(acc_v, dout_turned, x, clt_frag_of_acc(rounded(s, (float)(1 << SHIFT)), lane))
-                unit = unit_for(dp, unit, acc_k, lane);
-                ADD_UP(acc_k, q_turned, x, clt_frag_of_acc(rounded(dp, unit), lane))
-            }
+            EACH_TILE KV_TILE
         }
     }
     if (j >= seq) return;
