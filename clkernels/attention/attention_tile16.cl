@@ -104,6 +104,23 @@ static inline void put_block(__local ushort *k_tile, __local ushort *v_tile, con
 #define BLOCK_NEXT(at, end)
 #endif
 
+/* The block's probabilities of 16 keys, and their sum into l. */
+#if DROPOUT
+#define DROP_P                                                                                               \
+    const size_t j = j0 + 16 * x + CLT_ACC_ROW(lane, r);                                                     \
+    w = j < end && FACTOR(b, h, i, j) != 0.0f ? w : 0.0f;
+#else
+#define DROP_P
+#endif
+#define MAKE_P(p)                                                                                            \
+    CLT_EACH(r, CLT_ACC)                                                                                     \
+    {                                                                                                        \
+        float w = CLT_EXP2(fma(s[x][r] - ref, LOG2E, (float)SHIFT));                                         \
+        l = l + w;                                                                                           \
+        DROP_P                                                                                               \
+        p[r] = w;                                                                                            \
+    }
+
 __kernel CLT_TILE16_KERNEL(ITEMS) void
 attention_forward(ATTENTION_ARGS, __global ELEM *o, ulong o_off, uint ldo, __global float *lse, ulong lse_off)
 {
@@ -148,16 +165,7 @@ attention_forward(ATTENTION_ARGS, __global ELEM *o, ulong o_off, uint ldo, __glo
         CLT_EACH(x, KEYS / 16)
         {
             clt_acc p;
-            CLT_EACH(r, CLT_ACC)
-            {
-                float w = CLT_EXP2(fma(s[x][r] - ref, LOG2E, (float)SHIFT));
-                l = l + w;
-#if DROPOUT
-                const size_t j = j0 + 16 * x + CLT_ACC_ROW(lane, r);
-                w = j < end && FACTOR(b, h, i, j) != 0.0f ? w : 0.0f;
-#endif
-                p[r] = w;
-            }
+            MAKE_P(p)
             const clt_frag fp = clt_frag_of_acc(clt_acc_rounded(p, TYPE == 1), lane);
             CLT_EACH(t, TILES)
             acc[t] = CLT_TILE16(TYPE, clt_frag_at(v_tile, V_PITCH, LENGTH_OF(KEYS), 0, t, x, lane), fp, acc[t]);
