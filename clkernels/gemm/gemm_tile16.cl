@@ -42,8 +42,7 @@
 #define WN (BN / WAVES_N)
 #define MT (WM / 16) /* and its tiles */
 #define NT (WN / 16)
-/* Distance between rows of a tile: rows start 16-byte aligned and in different banks. */
-#define PITCH (BK + 8)
+#define PITCH (BK + 8) /* distance between rows of a tile (CLT_AT) */
 #define A_BLOCKS (BM * BK / 16 / WG) /* 4 x 4 blocks that an item loads */
 #define B_BLOCKS (BN * BK / 16 / WG)
 
@@ -52,34 +51,51 @@
 #endif
 
 /* Row of the tile and step along k of block e of a tile of `width` rows. Neighbouring items load neighbouring
- * memory. */
-#define BLOCK_ROW(e, along_k, width) (((along_k) ? (e) / (BK / 4) : (e) % ((width) / 4)) * 4)
-#define BLOCK_K(e, along_k, width) (((along_k) ? (e) % (BK / 4) : (e) / ((width) / 4)) * 4)
+ * memory. Of transposed blocks, items in turn take PAIR steps of k, so that their units differ. */
+#define PAIR (CLT_UNIT / 4)
+#define BLOCK_ROW(e, along_k, width) (((along_k) ? (e) / (BK / 4) : (e) / PAIR % ((width) / 4)) * 4)
+#define BLOCK_K(e, along_k, width) (((along_k) ? (e) % (BK / 4) : (e) / ((width) / 4 * PAIR) * PAIR + (e) % PAIR) * 4)
 
-/* Block e of a tile: rows from `first` (below `limit`), steps from k0. */
+/* Block e of a tile: rows from `first` (below `limit`), steps from k0, zeros beyond. */
 #define FETCH(reg, blocks, src, ld, along_k, width, first, limit)                                            \
-    CLT_EACH(f, blocks)                                                                                          \
+    CLT_EACH(f, blocks)                                                                                      \
     {                                                                                                        \
         const int e = lid + f * WG;                                                                          \
-        const size_t at = first + BLOCK_ROW(e, along_k, width), kk = k0 + BLOCK_K(e, along_k, width);        \
+        const size_t at = first + BLOCK_ROW(e, along_k, width), kk = k0 + (size_t)BLOCK_K(e, along_k, width);\
         const long rows = (long)limit - (long)at, steps = (long)k - (long)kk;                                \
         if (along_k)                                                                                         \
-            clt_block4_fetch(reg[f], src + at * ld + kk, ld, rows, steps);                                              \
+            clt_block4_fetch(reg[f], src + at * ld + kk, ld, rows, steps);                                   \
         else                                                                                                 \
-            clt_block4_fetch(reg[f], src + kk * ld + at, ld, steps, rows);                                              \
+            clt_block4_fetch(reg[f], src + kk * ld + at, ld, steps, rows);                                   \
+    }
+/* The same if all of it exists. Only the distance from the tile's first number differs between items: 32 bits. */
+#define FETCH_WHOLE(reg, blocks, src, ld, along_k, width, first)                                             \
+    CLT_EACH(f, blocks) CLT_EACH(i, 4)                                                                       \
+    {                                                                                                        \
+        const uint e = lid + f * WG, row = BLOCK_ROW(e, along_k, width), kk = BLOCK_K(e, along_k, width);    \
+        const uint distance = 2 * ((along_k) ? row * (uint)ld + kk : kk * (uint)ld + row);                   \
+        __global const ushort *line = src + ((along_k) ? first * ld + k0 : (size_t)k0 * ld + first) + i * ld;        \
+        reg[f][i] = vload4(0, (__global const ushort *)((__global const char *)line + distance));            \
+    }
+#define FETCH_STEP                                                                                           \
+    if (inside && k - k0 >= BK) {                                                                            \
+        FETCH_WHOLE(ra, A_BLOCKS, a, lda, A_ALONG_K, BM, m0)                                                 \
+        FETCH_WHOLE(rb, B_BLOCKS, b, ldb, B_ALONG_K, BN, n0)                                                 \
+    } else {                                                                                                 \
+        FETCH(ra, A_BLOCKS, a, lda, A_ALONG_K, BM, m0, m)                                                    \
+        FETCH(rb, B_BLOCKS, b, ldb, B_ALONG_K, BN, n0, n)                                                    \
     }
 #define PUT(tile, reg, blocks, along_k, width)                                                               \
-    CLT_EACH(f, blocks)                                                                                          \
+    CLT_EACH(f, blocks)                                                                                      \
     {                                                                                                        \
-        const int e = lid + f * WG;                                                                          \
-        clt_block4_put(tile + BLOCK_ROW(e, along_k, width) * PITCH + BLOCK_K(e, along_k, width), PITCH,     \
-                       reg[f], !(along_k));   \
+        const int e = lid + f * WG, row = BLOCK_ROW(e, along_k, width), kk = BLOCK_K(e, along_k, width);     \
+        clt_block4_put(tile + CLT_AT(PITCH, BK, row, kk), PITCH, reg[f], !(along_k));                                       \
     }
 
 #define A_ALONG_K (FORM != 2)
 #define B_ALONG_K (FORM == 0)
 
-__kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void
+__kernel CLT_TILE16_KERNEL(WG) void
 gemm(uint m, uint n, uint k, uint k_group, __global const clt_gemm_in *a, ulong a_off, ulong lda,
      __global const clt_gemm_in *b, ulong b_off, ulong ldb, CLT_EP_ARGS)
 {
@@ -95,26 +111,26 @@ gemm(uint m, uint n, uint k, uint k_group, __global const clt_gemm_in *a, ulong 
     b += b_off;
 
     CLT_EACH(i, MT) CLT_EACH(j, NT) acc[i][j] = (clt_acc)(0.0f);
-    size_t k0 = 0;
-    FETCH(ra, A_BLOCKS, a, lda, A_ALONG_K, BM, m0, m)
-    FETCH(rb, B_BLOCKS, b, ldb, B_ALONG_K, BN, n0, n)
+    uint k0 = 0;
+    /* Then distances in a tile fit in 32 bits. */
+    const bool inside = m0 + BM <= m && n0 + BN <= n && lda < 1 << 22 && ldb < 1 << 22;
+    FETCH_STEP
     while (k0 < k) {
         barrier(CLK_LOCAL_MEM_FENCE);
         PUT(a_tile, ra, A_BLOCKS, A_ALONG_K, BM)
         PUT(b_tile, rb, B_BLOCKS, B_ALONG_K, BN)
         barrier(CLK_LOCAL_MEM_FENCE);
-        k0 += BK;
+        k0 = clt_uniform(k0 + BK);
         if (k0 < k) {
-            FETCH(ra, A_BLOCKS, a, lda, A_ALONG_K, BM, m0, m)
-            FETCH(rb, B_BLOCKS, b, ldb, B_ALONG_K, BN, n0, n)
+            FETCH_STEP
         }
         CLT_EACH(s, BK / 16)
         {
             clt_frag fb[NT];
-            CLT_EACH(j, NT) fb[j] = clt_frag_load(b_tile + (wn + 16 * j) * PITCH + 16 * s, PITCH, lane);
+            CLT_EACH(j, NT) fb[j] = clt_frag_at(b_tile, PITCH, BK, wn, j, s, lane);
             CLT_EACH(i, MT)
             {
-                const clt_frag fa = clt_frag_load(a_tile + (wm + 16 * i) * PITCH + 16 * s, PITCH, lane);
+                const clt_frag fa = clt_frag_at(a_tile, PITCH, BK, wm, i, s, lane);
                 CLT_EACH(j, NT) acc[i][j] = CLT_TILE16(IN_TYPE, fa, fb[j], acc[i][j]);
             }
         }

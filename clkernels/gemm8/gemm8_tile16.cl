@@ -7,7 +7,7 @@
  * the end a wave puts one row of its tiles at a time into local memory, and the epilogue processes rows of c.
  * Rows beyond an edge repeat the last one and are not stored.
  *
- *   -DBM -DBN -DBK   tile of a group; BM and BN multiples of 64, BK of 32, BM * BK and BN * BK of 4096
+ *   -DBM -DBN -DBK   tile of a group; BM and BN multiples of 64, BK 32 or 64, BM * BK and BN * BK multiples of 4096
  *   -DWAVES_M        waves of a group along m; the others are along n
  *   -DTM -DTN        outputs of an item, for the launch: BM / TM * BN / TN must be 256
  *   other macros, order   gemm8_blocks.clh
@@ -31,8 +31,10 @@
 #define WN (BN / WAVES_N)
 #define MT (WM / 16) /* and its tiles */
 #define NT (WN / 16)
-/* Distance between rows of a tile in bytes: rows start 16-byte aligned and in different banks. */
-#define PITCH (BK + 16)
+/* Distance between rows of a tile in bytes: the 16 rows of a fragment of 4 or 8 bytes are in different banks; of 16 bytes (gfx11)
+ * the 8 rows that are read together, 16-byte aligned. */
+#define WIDE (CLT_WAVE == 32 && CLT_FRAG == 16)
+#define PITCH (BK + (WIDE ? 16 : 8))
 #define UNITS (BK / 16) /* of 16 bytes, in a row */
 #define A_UNITS (BM * UNITS / WG) /* that an item loads */
 #define B_UNITS (BN * UNITS / WG)
@@ -40,22 +42,35 @@
 /* Bytes of local memory: both tiles, later 16 rows of results of each wave. */
 #define SHARED ((BM + BN) * PITCH > WAVES * 16 * WN * 4 ? (BM + BN) * PITCH : WAVES * 16 * WN * 4)
 
-#if A_UNITS * WG != BM * UNITS || B_UNITS * WG != BN * UNITS || BLOCK % BK || BK % 32
-#error "a block is a multiple of BK, and the tile divides evenly among the items"
+#if A_UNITS * WG != BM * UNITS || B_UNITS * WG != BN * UNITS || BLOCK % BK || BK != 32 && BK != 64
+#error "BK is 32 or 64, and the tile divides evenly among the items"
+#endif
+
+/* Row of a tile that 16-byte unit e belongs to. Neighbouring items take rows whose stores share no banks. */
+#if WIDE && BK == 64
+#define ROW_OF(q) (((q) & ~7u) | ((q)&1) << 2 | ((q) >> 1 & 3))
+#elif WIDE
+#define ROW_OF(q) (((q) & ~7u) | ((q)&3) << 1 | ((q) >> 2 & 1))
+#elif BK == 64
+#define ROW_OF(q) (((q) & ~15u) | ((q)&1) | ((q) >> 1 & 1) << 3 | ((q) >> 2 & 3) << 1)
+#else
+#define ROW_OF(q) (((q) & ~15u) | ((q)&1) | ((q) >> 1 & 3) << 2 | ((q) >> 3 & 1) << 1)
 #endif
 
 #define FETCH(reg, units, src, ld, first, limit)                                                             \
     CLT_EACH(f, units)                                                                                       \
     {                                                                                                        \
-        const uint e = lid + f * WG, row = min((first) + e / UNITS, (limit)-1);                              \
+        const uint e = lid + f * WG, row = min((first) + ROW_OF(e / UNITS), (limit)-1);                      \
         reg[f] = *(__global const int4 *)(src + row * ld + k0 + e % UNITS * 16);                             \
     }
 #define PUT(tile, reg, units)                                                                                \
     CLT_EACH(f, units)                                                                                       \
     {                                                                                                        \
         const uint e = lid + f * WG;                                                                         \
-        *(__local int4 *)(tile + e / UNITS * PITCH + e % UNITS * 16) = reg[f];                               \
+        *(__local unit_of_row *)(tile + ROW_OF(e / UNITS) * PITCH + e % UNITS * 16) = reg[f];                \
     }
+
+typedef int4 unit_of_row __attribute__((aligned(WIDE ? 16 : 8)));
 
 /* Row and column of number r of tile (i, j). */
 #define ROW(i, r) (m0 + wm + 16 * (i) + CLT_ACC_ROW(lane, r))
@@ -113,7 +128,7 @@
         CLT_EACH(j, NT) acc[i][j] = (clt_acc)(0.0f);                                                         \
     }
 
-__kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void gemm8(CLT_GEMM8_KERNEL_ARGS)
+__kernel CLT_TILE16_KERNEL(WG) void gemm8(CLT_GEMM8_KERNEL_ARGS)
 {
     __local int4 shared[SHARED / 16];
     __local float scales[BM + BN]; /* of the current block */
