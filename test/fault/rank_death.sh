@@ -17,7 +17,7 @@ start() { # RANKS, more arguments
 verified() { "$cltrain" ckpt verify "$(newest "$tmp/run")" >"$tmp/verify.log" 2>&1; }
 
 # Lines that are neither progress nor news of saving: what is left is what the user has to read.
-told() { grep -cvE '^(\[batch|	 |checkpoint saved|device:|model:|first step|  |weights loaded|resumed from|remov(ed|ing) |keys? .* no effect|device_train_microbatch_size: .* is lowered|$)' "$log"; }
+told() { grep -cvE '^(\[batch|[0-9]+ ranks.*: CPUs |	 |checkpoint saved|device:|model:|first step|  |weights loaded|resumed from|remov(ed|ing) |keys? .* no effect|device_train_microbatch_size: .* is lowered|$)' "$log"; }
 
 # DISTURBANCE, WHOM (launch, mpirun or a rank), ranks
 disturb() {
