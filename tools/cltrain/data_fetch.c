@@ -25,7 +25,7 @@ static clt_status fetch_all(clt_fetch *f, const clt_mds *m) {
 /* One data set. */
 static clt_status fetch(const char *remote, const char *local, bool keep_zip) {
     /* No training waits: more memory than beside it, and patience with a slow line. */
-    enum { PIECE = 32 << 20, TIMEOUT = 600 };
+    enum { PIECE = 24 << 20, TIMEOUT = 600 };
     clt_fetch *f;
     clt_mds *m = NULL;
     CLT_TRY(clt_fetch_create(&(clt_fetch_params){.piece = PIECE}, &f));
