@@ -226,7 +226,8 @@ only_in '# *include *<CL/' "CL/cl.h is included in runtime/device only" runtime/
 only_in '# *include *<(curl/|expat)' "libcurl and expat are used in runtime/object only" runtime/object/
 only_in '# *include *<mpi\.h>' "mpi.h is included in clt_mpi.c and clt_mpi_anchor.c of collectives only" collectives/clt_mpi.c collectives/clt_mpi_anchor.c
 only_in '\bgetenv *\(' "getenv is called through clt_env only" runtime/base/clt_env test/
-only_in '"runtime/model/[^/"]*/|clt_mpt_' "what a family is stays in runtime/model; use clt_model.h" runtime/model/ test/model/
+families=$(sed -n 's/^const clt_model_family clt_\(.*\)_family = {$/\1/p' runtime/model/*/*.c | paste -sd '|')
+only_in "\"runtime/model/[^/\"]*/|\bclt_(${families:?})_" "what a family is stays in runtime/model; use clt_model.h" runtime/model/ test/model/
 only_in '(^|[^_a-zA-Z>.])(malloc|calloc|realloc|free|v?asprintf|strdup|strndup)\(' "memory is allocated through clt_memory.h" runtime/base/clt_memory.c test/ docs/ tools/anchors/
 check_words
 check_environment

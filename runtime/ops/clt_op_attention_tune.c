@@ -148,13 +148,11 @@ static clt_status make_buffers(clt_ops *ops, attention_tensors *t, const float *
     return make_stat(ops, t);
 }
 
-/* Refused where the tensors would take more than an eighth of the device: the rest is planned for the run. */
 static clt_status make(clt_ops *ops, const params *like, bool backward, bool accumulate_kv, void **tensors) {
-    const clt_device_facts *f = clt_device_get_facts(clt_ops_device(ops));
     const uint64_t in =
                        (uint64_t)(like->batch * like->seq * row_length(like)) * clt_dtype_bytes(like->q.type),
                    out = out_elements(like) * clt_dtype_bytes(like->q.type) * (backward ? 2 : 1);
-    if (in * (backward ? 2 : 1) + out > f->global_mem / 8 || CLT_MAX(in, out) > f->max_alloc) return CLT_FAIL;
+    if (!clt_tune_fits(ops, in * (backward ? 2 : 1) + out, CLT_MAX(in, out))) return CLT_FAIL;
     float *pattern;
     CLT_TRY(clt_tune_pattern(like->q.type, &pattern));
     attention_tensors *t = clt_calloc(1, sizeof *t);

@@ -48,12 +48,10 @@ static clt_status make_operand(clt_ops *ops, const gemm8_tensors *t, const clt_b
     return clt_tune_tensor(ops, t->scales, CLT_F32, (uint64_t)(k / like->block * out->ld_scale), &out->scale);
 }
 
-/* Refused if the matrices take more than an eighth of the device's memory: the run needs the rest. */
 static clt_status make(clt_ops *ops, const void *call, void **tensors) {
     const clt_gemm8_params *p = call;
-    const clt_device_facts *f = clt_device_get_facts(clt_ops_device(ops));
     const uint64_t a = (uint64_t)(p->m * p->k), b = (uint64_t)(p->n * p->k), c = (uint64_t)(p->m * p->n) * 4;
-    if (a + b + c > f->global_mem / 8 || CLT_MAX(CLT_MAX(a, b), c) > f->max_alloc) return CLT_FAIL;
+    if (!clt_tune_fits(ops, a + b + c, CLT_MAX(CLT_MAX(a, b), c))) return CLT_FAIL;
     gemm8_tensors *t = clt_calloc(1, sizeof *t);
     t->p = (clt_gemm8_params){.form = p->form,
                               .m = p->m,

@@ -22,13 +22,11 @@ static void drop(void *tensors) {
     clt_free(t);
 }
 
-/* Refused if the matrices take more than an eighth of the device's memory: the run needs the rest. */
 static clt_status make(clt_ops *ops, const void *call, void **tensors) {
     const clt_gemm_params *p = call;
-    const clt_device_facts *f = clt_device_get_facts(clt_ops_device(ops));
     const uint64_t a = (uint64_t)(p->m * p->k), b = (uint64_t)(p->n * p->k), c = (uint64_t)(p->m * p->n);
     const uint64_t in = clt_dtype_bytes(p->a.type), most = CLT_MAX(CLT_MAX(a, b) * in, c * 4);
-    if ((a + b) * in + c * 4 > f->global_mem / 8 || most > f->max_alloc) return CLT_FAIL;
+    if (!clt_tune_fits(ops, (a + b) * in + c * 4, most)) return CLT_FAIL;
     float *pattern;
     CLT_TRY(clt_tune_pattern(p->a.type, &pattern));
     gemm_tensors *t = clt_calloc(1, sizeof *t);

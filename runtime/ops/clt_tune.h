@@ -55,6 +55,10 @@ clt_status clt_tune_pattern(clt_dtype type, float **out);
 /* A new buffer with n elements of `type`. The caller destroys out->buf, which a failure may leave set. */
 clt_status clt_tune_tensor(clt_ops *ops, const float *pattern, clt_dtype type, uint64_t n, clt_ref *out);
 
+/* Whether tensors of `all` bytes, the largest of them `most`, may be made: they take at most an eighth of the
+ * device's memory, because the rest is planned for the run. */
+bool clt_tune_fits(const clt_ops *ops, uint64_t all, uint64_t most);
+
 /* The call that needs a row. `shape` names everything that the call's time depends on, without commas; the
  * line's second column is `shape`, a space, and the numerics mode ("exact" or "fast"). */
 typedef struct {

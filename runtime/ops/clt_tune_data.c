@@ -34,6 +34,11 @@ clt_status clt_tune_tensor(clt_ops *ops, const float *pattern, clt_dtype type, u
     return st;
 }
 
+bool clt_tune_fits(const clt_ops *ops, uint64_t all, uint64_t most) {
+    const clt_device_facts *f = clt_device_get_facts(clt_ops_device(ops));
+    return all <= f->global_mem / 8 && most <= f->max_alloc;
+}
+
 bool clt_tune_worth(const clt_ops *ops, const clt_variant *v) {
     return clt_device_get_facts(clt_ops_device(ops))->type != CLT_DEVICE_CPU ||
            strstr(v->requires, "type=cpu") != NULL;

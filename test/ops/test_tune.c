@@ -506,8 +506,8 @@ static void free_gemm8(const clt_gemm8_params *p) {
     for (size_t i = 0; i < CLT_COUNT_OF(all); i++) clt_buffer_destroy(all[i].buf);
 }
 
-/* A row has the oracle's bits; one that was built for other blocks has
- * not. */
+/* A row has the oracle's bits; one that was built for other blocks has not. That one runs on CPUs only: on a
+ * GPU the groups of a kernel that waits for its loads might wait for ever. */
 static void products_of_blocks_are_compared_with_the_oracle(void **state) {
     (void)state;
     clt_ops *ops = open_ops(CLT_TUNE_OFF);
@@ -527,9 +527,12 @@ static void products_of_blocks_are_compared_with_the_oracle(void **state) {
             tu_assert_ok(clt_gemm8_tune.make(ops, &p, &tensors), "make");
             tu_assert_ok(clt_gemm8_tune.error(ops, &row[i], tensors, &right), row[i].id);
             assert_true(right == 0);
-            strcat(other.options, " -DBLOCK=64");
-            tu_assert_ok(clt_gemm8_tune.error(ops, &other, tensors, &wrong), row[i].id);
-            assert_true(wrong > 1);
+            if (on_cpu()) {
+                const size_t used = strlen(other.options);
+                snprintf(other.options + used, sizeof other.options - used, " -DBLOCK=64");
+                tu_assert_ok(clt_gemm8_tune.error(ops, &other, tensors, &wrong), row[i].id);
+                assert_true(wrong > 1);
+            }
             clt_gemm8_tune.drop(tensors);
             free_gemm8(&p);
             compared++;
