@@ -124,9 +124,9 @@ static inline void put_block(__local ushort *tile, __local ushort *turned, bool 
     if (turn) clt_block4_put(turned + CLT_AT(TURNED, LENGTH_OF(SPAN), d, r), TURNED, block, true);
 }
 
-/* In a loop over blocks of other rows: BLOCK_FIRST before it, BLOCK_LOAD where the tiles are free, BLOCK_NEXT when they are filled.
- * X(at), X_LD: the
- * rows of the first tensor from `at` on; X_TILES: the first three arguments of put_block; Y of the second tensor. */
+/* In a loop over blocks of other rows: BLOCK_FIRST before it, BLOCK_LOAD where the tiles are free, BLOCK_NEXT when they are
+ * filled. X(at), X_LD: the rows of the first tensor from `at` on; X_TILES: the first three arguments of put_block; Y of the
+ * second tensor. */
 #if AHEAD
 #define BLOCK_FETCH(at)                                                                                      \
     if (LOADS) fetch_block(block, mine_second ? Y(at) : X(at), mine_second ? Y_LD : X_LD, (int)min((size_t)SPAN, seq - (at)), item % BLOCKS);

@@ -61,7 +61,7 @@
     CLT_EACH(f, blocks)                                                                                      \
     {                                                                                                        \
         const int e = lid + f * WG;                                                                          \
-        const size_t at = first + BLOCK_ROW(e, along_k, width), kk = k0 + (size_t)BLOCK_K(e, along_k, width);\
+        const size_t at = first + BLOCK_ROW(e, along_k, width), kk = k0 + (size_t)BLOCK_K(e, along_k, width); \
         const long rows = (long)limit - (long)at, steps = (long)k - (long)kk;                                \
         if (along_k)                                                                                         \
             clt_block4_fetch(reg[f], src + at * ld + kk, ld, rows, steps);                                   \
@@ -74,7 +74,7 @@
     {                                                                                                        \
         const uint e = lid + f * WG, row = BLOCK_ROW(e, along_k, width), kk = BLOCK_K(e, along_k, width);    \
         const uint distance = 2 * ((along_k) ? row * (uint)ld + kk : kk * (uint)ld + row);                   \
-        __global const ushort *line = src + ((along_k) ? first * ld + k0 : (size_t)k0 * ld + first) + i * ld;        \
+        __global const ushort *line = src + ((along_k) ? first * ld + k0 : (size_t)k0 * ld + first) + i * ld; \
         reg[f][i] = vload4(0, (__global const ushort *)((__global const char *)line + distance));            \
     }
 #define FETCH_STEP                                                                                           \
@@ -89,7 +89,7 @@
     CLT_EACH(f, blocks)                                                                                      \
     {                                                                                                        \
         const int e = lid + f * WG, row = BLOCK_ROW(e, along_k, width), kk = BLOCK_K(e, along_k, width);     \
-        clt_block4_put(tile + CLT_AT(PITCH, BK, row, kk), PITCH, reg[f], !(along_k));                                       \
+        clt_block4_put(tile + CLT_AT(PITCH, BK, row, kk), PITCH, reg[f], !(along_k));                        \
     }
 
 #define A_ALONG_K (FORM != 2)
