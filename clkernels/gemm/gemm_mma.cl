@@ -1,23 +1,33 @@
 /* gemm_mma: GEMM of 16-bit matrices on NVIDIA's matrix units from sm_80 on: mma.sync by warps, operands
- * loaded to local memory by asynchronous copies, three stages.
+ * loaded to local memory by asynchronous copies, STAGES steps in flight.
  *
- * A group of 8 warps computes 128 x 128 outputs in steps of 32 along k (gemm_mma.clh). A tile has the same
- * layout in local as in global memory. If memory is not contiguous along k, ldmatrix transposes the tile.
- * Results go through local memory, so that rows of c are written whole.
+ * A work-group computes BM x BN outputs in steps of BK along k, a warp 64 x 64 of them (gemm_mma.clh): with
+ * less, reading operands from local memory takes longer than the products. A warp loads the operands of the
+ * next 16 along k while it multiplies those of the last. A tile has the same layout in local as in global
+ * memory. If memory is not contiguous along k, ldmatrix transposes the tile. Results go through local memory,
+ * so that rows of c are written whole.
  *
  *   -DFORM=0 NT c = a[m,k] b[n,k]^T   1 NN c = a[m,k] b[k,n]   2 TN c = a[k,m]^T b[k,n]
  *   -DIN_TYPE=1 bf16, 2 fp16; -DC_TYPE -DAUX_TYPE -DACT -DGRAD_ACT   gemm_epilogue.clh
  *   -DSLICES=1                 k_group rows per get_group_id(2), each into separate m x n outputs
  *                              (gemm_add.clh)
+ *   -DBM -DBN -DSTAGES         gemm_mma.clh; BK: 32 or 64
  *
  * Order: the unit's inside a step of 16 along k, steps ascending, fp32 sums. For numerics fast. Elements
  * beyond an edge are zero: copies write zeros there and read nothing.
  *
- * Launch: global {ceil(n / 128) * 256, ceil(m / 128), slices}, local {256, 1, 1}.
- * Requires: PTX with mma.sync m16n8k16, ldmatrix and cp.async; rows of a and b at multiples of 8 elements. */
+ * Launch: global {ceil(n / BN) * WG, ceil(m / BM), slices}, local {WG, 1, 1}, WG = BM * BN / 128.
+ * Requires: PTX with mma.sync m16n8k16, ldmatrix and cp.async; rows of a and b at multiples of 8 elements;
+ * STAGES * (BM + BN) * BK * 2 bytes of local memory. */
 #ifndef IN_TYPE
 #define IN_TYPE 1
 #endif
+#ifndef BK
+#define BK 32
+#endif
+#define WARP_N 64
+#define FAST 1
+#define ROW_BYTES (2 * BK)
 #include "gemm_epilogue.clh"
 #include "gemm_mma.clh"
 
@@ -28,81 +38,99 @@
 #define SLICES 0
 #endif
 
-#define BK 32
-
 #define A_ALONG_K (FORM != 2) /* consecutive elements in memory are consecutive along k */
 #define B_ALONG_K (FORM == 0)
+#define HALVES (BK / 16) /* parts of a step, 16 along k */
+/* CLT_COPY_WAIT takes a literal. */
+#if STAGES == 3
+#define WAIT_FOR_NEXT() CLT_COPY_WAIT(1)
+#elif STAGES == 4
+#define WAIT_FOR_NEXT() CLT_COPY_WAIT(2)
+#endif
 
-/* Unit e of a tile: its row and its place in the row, in global memory; and its byte in local memory where
- * rows of the tile run across k. */
-#define UNIT_ROW(e, along_k) ((along_k) ? (e) >> 2 : (e) >> 4)
-#define UNIT_AT(e, along_k) ((along_k) ? (e)&3 : (e)&15)
-#define BYTE_ACROSS(row, unit) ((row) * 256 + (((unit) ^ ((row)&7)) << 4))
+/* How an item copies an operand with `width` rows of m or n: of each row of the tile, in memory, UNITS_OF
+ * units are copied by as many items, so that an item always has the same unit, of every ROWS_AT_ONCE-th row.
+ */
+#define UNITS_OF(along_k, width) ((along_k) ? BK / 8 : (width) / 8)
+#define ROWS_AT_ONCE(along_k, width) (WG / UNITS_OF(along_k, width))
+#define COPIES(width) ((width)*BK / 8 / WG)
+#define PITCH(along_k, width)                                                                                \
+    ((along_k) ? ROW_BYTES : 2 * (width)) /* bytes from row to row in local memory */
+typedef struct {
+    __global const ushort *from; /* the item's unit in the tile of the next step */
+    ulong jump, step;            /* elements to its next unit; to the next step's */
+    uint to;                     /* bytes from the tile's start */
+    int rows, elements; /* that exist from the unit on: in m or n, or along k, whichever runs there */
+} operand;
 
-/* One unit of the tile at row r0 (of m or n; of k if rows of the tile run across k), place c0; elements
- * beyond the limits become zeros. */
-#define COPY_UNIT(to, src, ld, row, rows, column, columns)                                                   \
+/* first: the tile's first row of m or n, limit: how many of them exist; k_end: the same along k. */
+static inline operand operand_init(__global const ushort *x, ulong ld, bool along_k, uint width, uint first,
+                                   uint limit, uint k_end, uint lid) {
+    const uint units = along_k ? BK / 8 : width / 8, unit = lid % units, row = lid / units;
+    operand p;
+    p.jump = WG / units * ld;
+    p.step = along_k ? BK : BK * ld;
+    p.from = along_k ? x + (first + row) * ld + unit * 8 : x + row * ld + first + unit * 8;
+    p.to = along_k ? BYTE_ALONG_K(row, unit) : row * 2 * width + ((unit ^ (row & 7)) << 4);
+    p.rows = along_k ? (int)(limit - first - row) : (int)(k_end - row);
+    p.elements = along_k ? (int)(k_end - unit * 8) : (int)(limit - first - unit * 8);
+    return p;
+}
+
+/* The operand's tile of the next step into the stage at byte `at`. */
+#define COPY_OPERAND(p, at, along_k, width)                                                                  \
     {                                                                                                        \
-        const int left = (row) < (rows) ? (int)(columns) - (int)(column) : 0;                                \
-        const uint bytes = left >= 8 ? 16u : left > 0 ? (uint)left * 2u : 0u;                                \
-        CLT_COPY_UNIT(to, (src) + (bytes ? (row) * (ld) + (column) : 0), bytes);                             \
-    }
-
-/* Both tiles of the step at k0 (below k_end) into one stage. */
-#define COPY_TILE(base, src, ld, along_k, first, limit)                                                      \
-    EACH(f, UNITS)                                                                                           \
-    {                                                                                                        \
-        const uint e = lid + f * WG, row = UNIT_ROW(e, along_k), unit = UNIT_AT(e, along_k);                 \
+        const uint all_ = (uint)clamp((p).elements, 0, 8) * 2;                                               \
+        EACH(f, COPIES(width)) {                                                                             \
+            const uint bytes_ = f * (int)ROWS_AT_ONCE(along_k, width) < (p).rows ? all_ : 0;                 \
+            CLT_COPY_UNIT((at) + (p).to + f * ROWS_AT_ONCE(along_k, width) * PITCH(along_k, width),          \
+                          (p).from + f * (p).jump, bytes_);                                                  \
+        }                                                                                                    \
+        (p).from += (p).step;                                                                                \
         if (along_k)                                                                                         \
-            COPY_UNIT(base + BYTE_ALONG_K(row, unit), src, ld, (first) + row, limit, k0 + unit * 8, k_end)   \
+            (p).elements -= BK;                                                                              \
         else                                                                                                 \
-            COPY_UNIT(base + BYTE_ACROSS(row, unit), src, ld, k0 + row, k_end, (first) + unit * 8, limit)    \
+            (p).rows -= BK;                                                                                  \
     }
 
-/* Step s of k, if there is one, into the stage at `to`. */
-#define COPY_STEP(to, s)                                                                                     \
+/* Step s of k, if there is one, into the stage at `at`. */
+#define COPY_STEP(at, s)                                                                                     \
     {                                                                                                        \
-        const uint k0 = (s)*BK;                                                                              \
-        if (k0 < k_end) {                                                                                    \
-            COPY_TILE((to), a, lda, A_ALONG_K, m0, m)                                                        \
-            COPY_TILE((to) + TILE, b, ldb, B_ALONG_K, n0, n)                                                 \
+        if ((s) < steps) {                                                                                   \
+            COPY_OPERAND(from_a, at, A_ALONG_K, BM)                                                          \
+            COPY_OPERAND(from_b, (at) + A_TILE_BYTES, B_ALONG_K, BN)                                         \
         }                                                                                                    \
         CLT_COPY_COMMIT();                                                                                   \
     }
 
-/* A warp's fragments of half kk of the step in the stage at `at`: 64 rows of a, 32 columns of b. */
-#define LOAD_FRAGMENTS(av, bv, at, kk)                                                                       \
-    EACH(i, 4)                                                                                               \
-    {                                                                                                        \
+/* 16 x 16 elements, number i of the warp's along m or n, part kk of the step; place: this lane's address for
+ * the first of them. Units are turned within 8 rows, so a step of whole units is an exclusive or. */
+#define LOAD_ALONG_K(r, place, i, kk) CLT_LDMATRIX(r, (i)*16 * ROW_BYTES + ((place) ^ (uint)(kk) << 5))
+#define LOAD_ACROSS(r, place, i, kk, width)                                                                  \
+    CLT_LDMATRIX_TURNED(r, (kk)*16 * 2 * (width) + ((place) ^ (uint)(i) << 5))
+/* A warp's operands of part kk of the step in the stage at `at`: 64 rows of a, 64 columns of b. */
+#define LOAD_OPERANDS(av, bv, at, kk)                                                                        \
+    EACH(i, 4) {                                                                                             \
         if (A_ALONG_K)                                                                                       \
-            CLT_LDMATRIX(av[i], (at) + BYTE_ALONG_K(a_row + i * 16, (kk)*2 + lane / 16));                    \
+            LOAD_ALONG_K(av[i], (at) + a_place, i, kk);                                                      \
         else                                                                                                 \
-            CLT_LDMATRIX_TURNED(av[i], (at) + BYTE_ACROSS(a_row + (kk)*16, warp_m * 8 + i * 2 + lane / 8 % 2)); \
+            LOAD_ACROSS(av[i], (at) + a_place, i, kk, BM);                                                   \
     }                                                                                                        \
-    EACH(j, 2)                                                                                               \
-    {                                                                                                        \
+    EACH(j, 4) {                                                                                             \
         if (B_ALONG_K)                                                                                       \
-            CLT_LDMATRIX(bv[j], (at) + TILE + BYTE_ALONG_K(b_row + j * 16, (kk)*2 + lane / 8 % 2));          \
+            LOAD_ALONG_K(bv[j], (at) + A_TILE_BYTES + b_place, j, kk);                                       \
         else                                                                                                 \
-            CLT_LDMATRIX_TURNED(bv[j], (at) + TILE + BYTE_ACROSS(b_row + (kk)*16, warp_n * 4 + j * 2 + lane / 16)); \
-    }
-/* acc += the products of the step in the stage at `at`. */
-#define MULTIPLY_STEP(acc, at)                                                                               \
-    EACH(kk, 2)                                                                                              \
-    {                                                                                                        \
-        uint av[4][4], bv[2][4];                                                                             \
-        LOAD_FRAGMENTS(av, bv, at, kk)                                                                       \
-        EACH(i, 4) EACH(j, 4)                                                                                \
-        CLT_MMA(IN_TYPE, acc[i][j], av[i], bv[j / 2][j % 2 * 2], bv[j / 2][j % 2 * 2 + 1]);                  \
+            LOAD_ACROSS(bv[j], (at) + A_TILE_BYTES + b_place, j, kk, BN);                                    \
     }
 
-__kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void
-gemm(uint m, uint n, uint k, uint k_group, __global const ushort *a, ulong a_off, ulong lda,
-     __global const ushort *b, ulong b_off, ulong ldb, CLT_EP_ARGS)
-{
+__kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void gemm(uint m, uint n, uint k, uint k_group,
+                                                                   __global const ushort *a, ulong a_off,
+                                                                   ulong lda, __global const ushort *b,
+                                                                   ulong b_off, ulong ldb, CLT_EP_ARGS) {
     __local float4 local_memory[STAGES * STAGE / 16] __attribute__((aligned(128)));
     CLT_MMA_LOCAL(local_memory, WG)
-    const uint lid = (uint)get_local_id(0), lane = lid % 32, warp_m = lid / 128, warp_n = lid / 32 % 4;
+    const uint lid = (uint)get_local_id(0), lane = lid % 32;
+    const uint warp_m = lid / 32 / WARPS_N, warp_n = lid / 32 % WARPS_N;
     const uint2 first = first_output();
     const uint m0 = first.x, n0 = first.y;
     uint k_end = k;
@@ -115,37 +143,46 @@ gemm(uint m, uint n, uint k, uint k_group, __global const ushort *a, ulong a_off
     c += slice * (ulong)m * n;
     k_end = min(k - slice * k_group, k_group);
 #endif
-    float acc[4][4][4];
-    EACH(i, 4) EACH(j, 4) EACH(t, 4) acc[i][j][t] = 0.0f;
+    float acc[4][8][4];
+    EACH(i, 4) EACH(j, 8) EACH(t, 4) acc[i][j][t] = 0.0f;
     const uint steps = (k_end + BK - 1) / BK;
-    EACH(s, STAGES - 1) COPY_STEP(s * STAGE, s)
-    /* The address of this lane's row for ldmatrix: 8 lanes for each of 4 matrices of 8 x 8. */
-    const uint a_row = A_ALONG_K ? warp_m * 64 + lane % 16 : lane % 8 + lane / 16 * 8;
-    const uint b_row = B_ALONG_K ? warp_n * 32 + lane % 8 + lane / 16 * 8 : lane % 16;
-    uint stage = 0, filled = STAGES - 1;
+    operand from_a = operand_init(a, lda, A_ALONG_K, BM, m0, m, k_end, lid);
+    operand from_b = operand_init(b, ldb, B_ALONG_K, BN, n0, n, k_end, lid);
+    EACH(s, STAGES - 1)
+    COPY_STEP(s * STAGE, s)
+
+        /* The address of this lane's row for ldmatrix: 8 lanes for each of 4 matrices of 8 x 8. */
+        const uint a_row = A_ALONG_K ? warp_m * 64 + lane % 16 : lane % 8 + lane / 16 * 8;
+    const uint a_place = A_ALONG_K ? BYTE_ALONG_K(a_row, lane / 16)
+                                   : a_row * 2 * BM + warp_m * 128 + ((lane / 8 % 2 ^ (a_row & 7)) << 4);
+    const uint b_row = B_ALONG_K ? warp_n * 64 + lane % 8 + lane / 16 * 8 : lane % 16;
+    const uint b_place = B_ALONG_K ? BYTE_ALONG_K(b_row, lane / 8 % 2)
+                                   : b_row * 2 * BN + warp_n * 128 + ((lane / 16 ^ (b_row & 7)) << 4);
+    uint av[2][4][4], bv[2][4][4], at = 0, free = (STAGES - 1) * STAGE;
+    WAIT_FOR_NEXT();
+    barrier(CLK_LOCAL_MEM_FENCE);
+    LOAD_OPERANDS(av[0], bv[0], 0, 0)
     for (uint s = 0; s < steps; s++) {
-        CLT_COPY_WAIT(1);
-        barrier(CLK_LOCAL_MEM_FENCE);
-        const uint at = stage * STAGE;
-        COPY_STEP(filled * STAGE, s + STAGES - 1)
-        MULTIPLY_STEP(acc, at)
-        stage = stage == STAGES - 1 ? 0 : stage + 1;
-        filled = filled == STAGES - 1 ? 0 : filled + 1;
+        EACH(kk, HALVES) {
+            if (kk == HALVES - 1) {
+                WAIT_FOR_NEXT();
+                barrier(CLK_LOCAL_MEM_FENCE);
+                free = at;
+                at = at == (STAGES - 1) * STAGE ? 0 : at + STAGE;
+            }
+            LOAD_OPERANDS(av[(kk + 1) % 2], bv[(kk + 1) % 2], at, (kk + 1) % HALVES)
+            if (kk == 0) COPY_STEP(free, s + STAGES - 1)
+            EACH(i, 4)
+            EACH(j, 8) CLT_MMA(IN_TYPE, acc[i][j], av[kk % 2][i], bv[kk % 2][j / 2][j % 2 * 2],
+                               bv[kk % 2][j / 2][j % 2 * 2 + 1]);
+        }
     }
     CLT_COPY_WAIT(0);
     barrier(CLK_LOCAL_MEM_FENCE);
 
     const clt_gemm_ep ep = CLT_EP_INIT;
-    const bool quads = clt_ep_quads(&ep, n);
     __local float *const out = (__local float *)local_memory;
-    /* The loop is not unrolled, so that the epilogue's code exists once. */
-    _Pragma("nounroll") for (int part = 0; part < PARTS; part++)
-    {
-        LEAVE_PART(out, acc, part)
-        barrier(CLK_LOCAL_MEM_FENCE);
-        finish_part(&ep, quads, out, part, lid, m0, n0, m, n);
-        barrier(CLK_LOCAL_MEM_FENCE);
-    }
+    FINISH_TILE(ep, out, acc)
 }
 
 #include "gemm_add.clh"
