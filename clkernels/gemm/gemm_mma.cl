@@ -1,22 +1,24 @@
 /* gemm_mma: GEMM of 16-bit matrices on NVIDIA's matrix units from sm_80 on: mma.sync by warps, operands
  * loaded to local memory by asynchronous copies, STAGES steps in flight.
  *
- * A work-group computes BM x BN outputs in steps of BK along k, a warp 64 x 64 of them (gemm_mma.clh): with
- * less, reading operands from local memory takes longer than the products. A warp loads the operands of the
- * next 16 along k while it multiplies those of the last. A tile has the same layout in local as in global
- * memory. If memory is not contiguous along k, ldmatrix transposes the tile. Results go through local memory,
- * so that rows of c are written whole.
+ * A tile is BM x BN outputs in steps of BK along k, a warp computes 64 x 64 of them (gemm_mma.clh): with less,
+ * reading operands from local memory takes longer than the products. A warp loads the operands of the next 16
+ * along k while it multiplies those of the last. A tile of an operand has the same layout in local as in global
+ * memory. If memory is not contiguous along k, ldmatrix transposes the tile. Results go through the local memory of
+ * the first stage, so that rows of c are written whole. With PERSIST a work-group computes every so many-th tile, and
+ * the next one's first steps are on their way to the other stages meanwhile.
  *
  *   -DFORM=0 NT c = a[m,k] b[n,k]^T   1 NN c = a[m,k] b[k,n]   2 TN c = a[k,m]^T b[k,n]
  *   -DIN_TYPE=1 bf16, 2 fp16; -DC_TYPE -DAUX_TYPE -DACT -DGRAD_ACT   gemm_epilogue.clh
  *   -DSLICES=1                 k_group rows per get_group_id(2), each into separate m x n outputs
  *                              (gemm_add.clh)
- *   -DBM -DBN -DSTAGES         gemm_mma.clh; BK: 32 or 64
+ *   -DBM -DBN -DSTAGES         gemm_mma.clh; BK: 32 or 64; PERSIST 1: not with SLICES
  *
  * Order: the unit's inside a step of 16 along k, steps ascending, fp32 sums. For numerics fast. Elements
  * beyond an edge are zero: copies write zeros there and read nothing.
  *
- * Launch: global {ceil(n / BN) * WG, ceil(m / BM), slices}, local {WG, 1, 1}, WG = BM * BN / 128.
+ * Launch: local {WG, 1, 1}, WG = BM * BN / 128; global {ceil(n / BN) * WG, ceil(m / BM), slices}, with PERSIST
+ * {at most as many groups * WG, 1, 1}.
  * Requires: PTX with mma.sync m16n8k16, ldmatrix and cp.async; rows of a and b at multiples of 8 elements;
  * STAGES * (BM + BN) * BK * 2 bytes of local memory. */
 #ifndef IN_TYPE
@@ -24,6 +26,9 @@
 #endif
 #ifndef BK
 #define BK 32
+#endif
+#ifndef PERSIST
+#define PERSIST 0
 #endif
 #define WARP_N 64
 #define FAST 1
@@ -37,6 +42,9 @@
 #ifndef SLICES
 #define SLICES 0
 #endif
+#if PERSIST && !SLICES && PART_ROWS * PART_LD * 4 > STAGE
+#error "results must fit into the first stage"
+#endif
 
 #define A_ALONG_K (FORM != 2) /* consecutive elements in memory are consecutive along k */
 #define B_ALONG_K (FORM == 0)
@@ -49,23 +57,22 @@
 #endif
 
 /* How an item copies an operand with `width` rows of m or n: of each row of the tile, in memory, UNITS_OF
- * units are copied by as many items, so that an item always has the same unit, of every ROWS_AT_ONCE-th row.
- */
+ * units are copied by as many items, so that an item always has the same unit, of every ROWS_AT_ONCE-th row. */
 #define UNITS_OF(along_k, width) ((along_k) ? BK / 8 : (width) / 8)
 #define ROWS_AT_ONCE(along_k, width) (WG / UNITS_OF(along_k, width))
 #define COPIES(width) ((width)*BK / 8 / WG)
-#define PITCH(along_k, width)                                                                                \
-    ((along_k) ? ROW_BYTES : 2 * (width)) /* bytes from row to row in local memory */
+#define PITCH(along_k, width) ((along_k) ? ROW_BYTES : 2 * (width)) /* bytes from row to row in local memory */
 typedef struct {
     __global const ushort *from; /* the item's unit in the tile of the next step */
     ulong jump, step;            /* elements to its next unit; to the next step's */
     uint to;                     /* bytes from the tile's start */
-    int rows, elements; /* that exist from the unit on: in m or n, or along k, whichever runs there */
+    int rows, elements;          /* that exist from the unit on: in m or n, or along k, whichever runs there */
 } operand;
 
 /* first: the tile's first row of m or n, limit: how many of them exist; k_end: the same along k. */
 static inline operand operand_init(__global const ushort *x, ulong ld, bool along_k, uint width, uint first,
-                                   uint limit, uint k_end, uint lid) {
+                                   uint limit, uint k_end, uint lid)
+{
     const uint units = along_k ? BK / 8 : width / 8, unit = lid % units, row = lid / units;
     operand p;
     p.jump = WG / units * ld;
@@ -81,16 +88,15 @@ static inline operand operand_init(__global const ushort *x, ulong ld, bool alon
 #define COPY_OPERAND(p, at, along_k, width)                                                                  \
     {                                                                                                        \
         const uint all_ = (uint)clamp((p).elements, 0, 8) * 2;                                               \
-        EACH(f, COPIES(width)) {                                                                             \
+        EACH(f, COPIES(width))                                                                               \
+        {                                                                                                    \
             const uint bytes_ = f * (int)ROWS_AT_ONCE(along_k, width) < (p).rows ? all_ : 0;                 \
             CLT_COPY_UNIT((at) + (p).to + f * ROWS_AT_ONCE(along_k, width) * PITCH(along_k, width),          \
                           (p).from + f * (p).jump, bytes_);                                                  \
         }                                                                                                    \
         (p).from += (p).step;                                                                                \
-        if (along_k)                                                                                         \
-            (p).elements -= BK;                                                                              \
-        else                                                                                                 \
-            (p).rows -= BK;                                                                                  \
+        if (along_k) (p).elements -= BK;                                                                     \
+        else (p).rows -= BK;                                                                                 \
     }
 
 /* Step s of k, if there is one, into the stage at `at`. */
@@ -102,6 +108,39 @@ static inline operand operand_init(__global const ushort *x, ulong ld, bool alon
         }                                                                                                    \
         CLT_COPY_COMMIT();                                                                                   \
     }
+/* Tiles by number. Without PERSIST a work-group has one, its own. */
+#define ROWS_OF_TILES ((m + BM - 1) / BM)
+#define COLUMNS_OF_TILES ((n + BN - 1) / BN)
+#if PERSIST && !SLICES
+#define FIRST_TILE (uint)get_group_id(0)
+#define NEXT_TILE(number) ((number) + (uint)get_num_groups(0))
+#define TILES_OF_GROUP (ROWS_OF_TILES * COLUMNS_OF_TILES)
+#else
+#define FIRST_TILE (uint)(get_group_id(1) * get_num_groups(0) + get_group_id(0))
+#define NEXT_TILE(number) 1u
+#define TILES_OF_GROUP 0u
+#endif
+/* The item's and the tile's place, again in each stretch, so that little of it occupies registers for long. */
+#define TILE_PLACE(number)                                                                                   \
+    const uint lid = CLT_ANEW((uint)get_local_id(0)), lane = lid % 32, warp_m = lid / 32 / WARPS_N,          \
+               warp_n = lid / 32 % WARPS_N;                                                                  \
+    const uint2 first_ = first_output_of(CLT_ANEW(number), ROWS_OF_TILES, COLUMNS_OF_TILES);                 \
+    const uint m0 = first_.x, n0 = first_.y;
+#define OPERANDS                                                                                             \
+    operand from_a = operand_init(a, lda, A_ALONG_K, BM, m0, m, k_end, lid);                                 \
+    operand from_b = operand_init(b, ldb, B_ALONG_K, BN, n0, n, k_end, lid);
+/* Starts to copy the first steps of a tile, into all stages but the first one, which is next. */
+#define START_TILE(number)                                                                                   \
+    {                                                                                                        \
+        TILE_PLACE(number)                                                                                   \
+        OPERANDS                                                                                             \
+        EACH(s, STAGES - 1) COPY_STEP((s + 1) * STAGE, s)                                                    \
+    }
+/* An operand behind those steps. */
+#define SKIP_STARTED(p, along_k)                                                                             \
+    (p).from += (STAGES - 1) * (p).step;                                                                     \
+    if (along_k) (p).elements -= (STAGES - 1) * BK;                                                          \
+    else (p).rows -= (STAGES - 1) * BK;
 
 /* 16 x 16 elements, number i of the warp's along m or n, part kk of the step; place: this lane's address for
  * the first of them. Units are turned within 8 rows, so a step of whole units is an exclusive or. */
@@ -110,29 +149,61 @@ static inline operand operand_init(__global const ushort *x, ulong ld, bool alon
     CLT_LDMATRIX_TURNED(r, (kk)*16 * 2 * (width) + ((place) ^ (uint)(i) << 5))
 /* A warp's operands of part kk of the step in the stage at `at`: 64 rows of a, 64 columns of b. */
 #define LOAD_OPERANDS(av, bv, at, kk)                                                                        \
-    EACH(i, 4) {                                                                                             \
-        if (A_ALONG_K)                                                                                       \
-            LOAD_ALONG_K(av[i], (at) + a_place, i, kk);                                                      \
-        else                                                                                                 \
-            LOAD_ACROSS(av[i], (at) + a_place, i, kk, BM);                                                   \
+    EACH(i, 4)                                                                                               \
+    {                                                                                                        \
+        if (A_ALONG_K) LOAD_ALONG_K(av[i], (at) + a_place, i, kk);                                           \
+        else LOAD_ACROSS(av[i], (at) + a_place, i, kk, BM);                                                  \
     }                                                                                                        \
-    EACH(j, 4) {                                                                                             \
-        if (B_ALONG_K)                                                                                       \
-            LOAD_ALONG_K(bv[j], (at) + A_TILE_BYTES + b_place, j, kk);                                       \
-        else                                                                                                 \
-            LOAD_ACROSS(bv[j], (at) + A_TILE_BYTES + b_place, j, kk, BN);                                    \
+    EACH(j, 4)                                                                                               \
+    {                                                                                                        \
+        if (B_ALONG_K) LOAD_ALONG_K(bv[j], (at) + A_TILE_BYTES + b_place, j, kk);                            \
+        else LOAD_ACROSS(bv[j], (at) + A_TILE_BYTES + b_place, j, kk, BN);                                   \
+    }
+/* acc = the products of all steps of the tile, after START_TILE. places: this lane's row for ldmatrix, 8 lanes
+ * for each of 4 matrices of 8 x 8. */
+#define MULTIPLY(acc, number)                                                                                \
+    {                                                                                                        \
+        TILE_PLACE(number)                                                                                   \
+        OPERANDS                                                                                             \
+        SKIP_STARTED(from_a, A_ALONG_K)                                                                      \
+        SKIP_STARTED(from_b, B_ALONG_K)                                                                      \
+        const uint a_row = A_ALONG_K ? warp_m * 64 + lane % 16 : lane % 8 + lane / 16 * 8;                   \
+        const uint a_place = A_ALONG_K ? BYTE_ALONG_K(a_row, lane / 16)                                      \
+                                       : a_row * 2 * BM + warp_m * 128 + ((lane / 8 % 2 ^ (a_row & 7)) << 4); \
+        const uint b_row = B_ALONG_K ? warp_n * 64 + lane % 8 + lane / 16 * 8 : lane % 16;                   \
+        const uint b_place = B_ALONG_K ? BYTE_ALONG_K(b_row, lane / 8 % 2)                                   \
+                                       : b_row * 2 * BN + warp_n * 128 + ((lane / 16 ^ (b_row & 7)) << 4);   \
+        EACH(i, 4) EACH(j, 8) EACH(t, 4) acc[i][j][t] = 0.0f;                                                \
+        uint av[2][4][4], bv[2][4][4], at = STAGE, free = 0;                                                 \
+        WAIT_FOR_NEXT();                                                                                     \
+        barrier(CLK_LOCAL_MEM_FENCE);                                                                        \
+        LOAD_OPERANDS(av[0], bv[0], at, 0)                                                                   \
+        for (uint s = 0; s < steps; s++) {                                                                   \
+            EACH(kk, HALVES)                                                                                 \
+            {                                                                                                \
+                if (kk == HALVES - 1) {                                                                      \
+                    WAIT_FOR_NEXT();                                                                         \
+                    barrier(CLK_LOCAL_MEM_FENCE);                                                            \
+                    free = at;                                                                               \
+                    at = at == (STAGES - 1) * STAGE ? 0 : at + STAGE;                                        \
+                }                                                                                            \
+                LOAD_OPERANDS(av[(kk + 1) % 2], bv[(kk + 1) % 2], at, (kk + 1) % HALVES)                     \
+                if (kk == 0) COPY_STEP(free, s + STAGES - 1)                                                 \
+                EACH(i, 4) EACH(j, 8)                                                                        \
+                CLT_MMA(IN_TYPE, acc[i][j], av[kk % 2][i], bv[kk % 2][j / 2][j % 2 * 2],                     \
+                        bv[kk % 2][j / 2][j % 2 * 2 + 1]);                                                   \
+            }                                                                                                \
+        }                                                                                                    \
+        CLT_COPY_WAIT(0);                                                                                    \
+        barrier(CLK_LOCAL_MEM_FENCE);                                                                        \
     }
 
-__kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void gemm(uint m, uint n, uint k, uint k_group,
-                                                                   __global const ushort *a, ulong a_off,
-                                                                   ulong lda, __global const ushort *b,
-                                                                   ulong b_off, ulong ldb, CLT_EP_ARGS) {
+__kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void
+gemm(uint m, uint n, uint k, uint k_group, __global const ushort *a, ulong a_off, ulong lda,
+     __global const ushort *b, ulong b_off, ulong ldb, CLT_EP_ARGS)
+{
     __local float4 local_memory[STAGES * STAGE / 16] __attribute__((aligned(128)));
     CLT_MMA_LOCAL(local_memory, WG)
-    const uint lid = (uint)get_local_id(0), lane = lid % 32;
-    const uint warp_m = lid / 32 / WARPS_N, warp_n = lid / 32 % WARPS_N;
-    const uint2 first = first_output();
-    const uint m0 = first.x, n0 = first.y;
     uint k_end = k;
     a += a_off;
     b += b_off;
@@ -143,46 +214,21 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void gemm(uint m, uint 
     c += slice * (ulong)m * n;
     k_end = min(k - slice * k_group, k_group);
 #endif
-    float acc[4][8][4];
-    EACH(i, 4) EACH(j, 8) EACH(t, 4) acc[i][j][t] = 0.0f;
     const uint steps = (k_end + BK - 1) / BK;
-    operand from_a = operand_init(a, lda, A_ALONG_K, BM, m0, m, k_end, lid);
-    operand from_b = operand_init(b, ldb, B_ALONG_K, BN, n0, n, k_end, lid);
-    EACH(s, STAGES - 1)
-    COPY_STEP(s * STAGE, s)
-
-        /* The address of this lane's row for ldmatrix: 8 lanes for each of 4 matrices of 8 x 8. */
-        const uint a_row = A_ALONG_K ? warp_m * 64 + lane % 16 : lane % 8 + lane / 16 * 8;
-    const uint a_place = A_ALONG_K ? BYTE_ALONG_K(a_row, lane / 16)
-                                   : a_row * 2 * BM + warp_m * 128 + ((lane / 8 % 2 ^ (a_row & 7)) << 4);
-    const uint b_row = B_ALONG_K ? warp_n * 64 + lane % 8 + lane / 16 * 8 : lane % 16;
-    const uint b_place = B_ALONG_K ? BYTE_ALONG_K(b_row, lane / 8 % 2)
-                                   : b_row * 2 * BN + warp_n * 128 + ((lane / 16 ^ (b_row & 7)) << 4);
-    uint av[2][4][4], bv[2][4][4], at = 0, free = (STAGES - 1) * STAGE;
-    WAIT_FOR_NEXT();
-    barrier(CLK_LOCAL_MEM_FENCE);
-    LOAD_OPERANDS(av[0], bv[0], 0, 0)
-    for (uint s = 0; s < steps; s++) {
-        EACH(kk, HALVES) {
-            if (kk == HALVES - 1) {
-                WAIT_FOR_NEXT();
-                barrier(CLK_LOCAL_MEM_FENCE);
-                free = at;
-                at = at == (STAGES - 1) * STAGE ? 0 : at + STAGE;
-            }
-            LOAD_OPERANDS(av[(kk + 1) % 2], bv[(kk + 1) % 2], at, (kk + 1) % HALVES)
-            if (kk == 0) COPY_STEP(free, s + STAGES - 1)
-            EACH(i, 4)
-            EACH(j, 8) CLT_MMA(IN_TYPE, acc[i][j], av[kk % 2][i], bv[kk % 2][j / 2][j % 2 * 2],
-                               bv[kk % 2][j / 2][j % 2 * 2 + 1]);
-        }
-    }
-    CLT_COPY_WAIT(0);
-    barrier(CLK_LOCAL_MEM_FENCE);
-
-    const clt_gemm_ep ep = CLT_EP_INIT;
     __local float *const out = (__local float *)local_memory;
-    FINISH_TILE(ep, out, acc)
+    float acc[4][8][4];
+    uint number = FIRST_TILE;
+    START_TILE(number)
+    do {
+        MULTIPLY(acc, number)
+        if (NEXT_TILE(number) < TILES_OF_GROUP) START_TILE(NEXT_TILE(number))
+        {
+            TILE_PLACE(number)
+            const clt_gemm_ep ep = CLT_EP_INIT;
+            FINISH_TILE(ep, out, acc)
+        }
+        number = NEXT_TILE(number);
+    } while (number < TILES_OF_GROUP);
 }
 
 #include "gemm_add.clh"

@@ -19,9 +19,9 @@
 
 /* A tile of step s: rows `first` ... ; those from `limit` on become zeros. */
 #define COPY_TILE(base, src, ld, first, limit, s)                                                            \
-    EACH(f, 2) {                                                                                             \
-        const uint e = lid + f * WG, in_tile = e / 4, at = (first) + in_tile,                                \
-                   bytes = at < (limit) ? 16u : 0u;                                                          \
+    EACH(f, 2)                                                                                           \
+    {                                                                                                        \
+        const uint e = lid + f * WG, in_tile = e / 4, at = (first) + in_tile, bytes = at < (limit) ? 16u : 0u; \
         CLT_COPY_UNIT((base) + BYTE_ALONG_K(in_tile, e % 4),                                                 \
                       (src) + (bytes ? at * (ld) + (s)*BK + e % 4 * 16 : 0), bytes);                         \
     }
@@ -31,48 +31,50 @@
     {                                                                                                        \
         if ((s) < end_step) {                                                                                \
             COPY_TILE(to, a, lda, m0, m, s)                                                                  \
-            COPY_TILE((to) + A_TILE_BYTES, b, ldb, n0, n, s)                                                 \
+            COPY_TILE((to) + A_TILE_BYTES, b, ldb, n0, n, s)                                                         \
         }                                                                                                    \
         CLT_COPY_COMMIT();                                                                                   \
     }
 
 /* sum += the products of the step in the stage at `at`. */
 #define MULTIPLY_STEP(sum, at)                                                                               \
-    EACH(kk, 2) {                                                                                            \
+    EACH(kk, 2)                                                                                              \
+    {                                                                                                        \
         uint av[4][4], bv[2][4];                                                                             \
         EACH(i, 4) CLT_LDMATRIX(av[i], (at) + BYTE_ALONG_K(a_row + i * 16, kk * 2 + lane / 16));             \
-        EACH(j, 2)                                                                                           \
-        CLT_LDMATRIX(bv[j], (at) + A_TILE_BYTES + BYTE_ALONG_K(b_row + j * 16, kk * 2 + lane / 8 % 2));      \
+        EACH(j, 2) CLT_LDMATRIX(bv[j], (at) + A_TILE_BYTES + BYTE_ALONG_K(b_row + j * 16, kk * 2 + lane / 8 % 2));   \
         EACH(i, 4) EACH(j, 4) CLT_MMA8(sum[i][j], av[i], bv[j / 2][j % 2 * 2], bv[j / 2][j % 2 * 2 + 1]);    \
     }
 
-/* The scales of block `block` for an item's outputs: rows i * 16 + h * 8 + lane / 4 of the warp, columns j *
- * 8 + lane % 4 * 2 + h. All rows, or columns, of a warp are in one tile of scales. */
+/* The scales of block `block` for an item's outputs: rows i * 16 + h * 8 + lane / 4 of the warp, columns j * 8 +
+ * lane % 4 * 2 + h. All rows, or columns, of a warp are in one tile of scales. */
 #define A_SCALES (A_TILE ? 1 : 4)
 #define B_SCALES (B_TILE ? 1 : 4)
 #define LOAD_SCALES(block)                                                                                   \
-    EACH(i, A_SCALES)                                                                                        \
-    EACH(h, 2) row[i][h] = a_scale[(block)*ld_a_scale + A_PLACE(min(row0 + i * 16 + h * 8, m - 1))];         \
-    EACH(j, B_SCALES)                                                                                        \
-    EACH(h, 2) column[j][h] = b_scale[(block)*ld_b_scale + B_PLACE(min(column0 + j * 8 + h, n - 1))];
+    EACH(i, A_SCALES) EACH(h, 2)                                                                             \
+        row[i][h] = a_scale[(block)*ld_a_scale + A_PLACE(min(row0 + i * 16 + h * 8, m - 1))];                \
+    EACH(j, B_SCALES) EACH(h, 2)                                                                             \
+        column[j][h] = b_scale[(block)*ld_b_scale + B_PLACE(min(column0 + j * 8 + h, n - 1))];
 
 /* acc = fma(sum, scale, acc), and sum = 0. */
 #define ADD_BLOCK(acc, sum)                                                                                  \
-    EACH(i, 4) EACH(j, 4) EACH(t, 4) {                                                                       \
-        const float scale =                                                                                  \
-            row[A_TILE ? 0 : i][A_TILE ? 0 : t / 2] * column[B_TILE ? 0 : j][B_TILE ? 0 : t % 2];            \
+    EACH(i, 4) EACH(j, 4) EACH(t, 4)                                                                         \
+    {                                                                                                        \
+        const float scale = row[A_TILE ? 0 : i][A_TILE ? 0 : t / 2] * column[B_TILE ? 0 : j][B_TILE ? 0 : t % 2]; \
         acc[i][j][t] = fma((float)sum[i][j][t], scale, acc[i][j][t]);                                        \
         sum[i][j][t] = 0;                                                                                    \
     }
 
 /* Where the chains of an item's outputs start. */
 #define START(acc)                                                                                           \
-    EACH(i, 4) EACH(j, 4) EACH(t, 4) {                                                                       \
+    EACH(i, 4) EACH(j, 4) EACH(t, 4)                                                                         \
+    {                                                                                                        \
         const uint at_row = row0 + i * 16 + t / 2 * 8, at_column = column0 + j * 8 + t % 2;                  \
         acc[i][j][t] = at_row < m && at_column < n ? clt_gemm8_start(&ep, at_row, at_column) : 0.0f;         \
     }
 
-__kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void gemm8(CLT_GEMM8_KERNEL_ARGS) {
+__kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void gemm8(CLT_GEMM8_KERNEL_ARGS)
+{
     __local float4 local_memory[STAGES * STAGE / 16] __attribute__((aligned(128)));
     CLT_MMA_LOCAL(local_memory, WG)
     const uint lid = (uint)get_local_id(0), lane = lid % 32, warp_m = lid / 128, warp_n = lid / 32 % WARPS_N;
@@ -93,22 +95,25 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void gemm8(CLT_GEMM8_KE
         const uint end_step = (begin + group_blocks) * STEPS;
         uint stage = 0, filled = STAGES - 1, s = begin * STEPS;
         START(acc)
-        EACH(i, STAGES - 1)
-        COPY_STEP(i * STAGE, s + i) for (uint block = begin; block < begin + group_blocks;
-                                         block++){LOAD_SCALES(block) EACH(h, STEPS){CLT_COPY_WAIT(1);
+        EACH(i, STAGES - 1) COPY_STEP(i * STAGE, s + i)
+        for (uint block = begin; block < begin + group_blocks; block++) {
+            LOAD_SCALES(block)
+            EACH(h, STEPS)
+            {
+                CLT_COPY_WAIT(1);
+                barrier(CLK_LOCAL_MEM_FENCE);
+                const uint at = stage * STAGE;
+                COPY_STEP(filled * STAGE, s + STAGES - 1)
+                MULTIPLY_STEP(sum, at)
+                stage = stage == STAGES - 1 ? 0 : stage + 1;
+                filled = filled == STAGES - 1 ? 0 : filled + 1;
+                s++;
+            }
+            ADD_BLOCK(acc, sum)
+        }
+        CLT_COPY_WAIT(0);
         barrier(CLK_LOCAL_MEM_FENCE);
-        const uint at = stage * STAGE;
-        COPY_STEP(filled * STAGE, s + STAGES - 1)
-        MULTIPLY_STEP(sum, at)
-        stage = stage == STAGES - 1 ? 0 : stage + 1;
-        filled = filled == STAGES - 1 ? 0 : filled + 1;
-        s++;
+        ep.flags = clt_gemm8_flags(flags, begin == 0);
+        FINISH_TILE(ep, (__local float *)local_memory, acc)
     }
-    ADD_BLOCK(acc, sum)
-}
-CLT_COPY_WAIT(0);
-barrier(CLK_LOCAL_MEM_FENCE);
-ep.flags = clt_gemm8_flags(flags, begin == 0);
-FINISH_TILE(ep, (__local float *)local_memory, acc)
-}
 }

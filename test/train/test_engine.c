@@ -251,17 +251,18 @@ static void a_bad_weight_is_found(rig *r) {
     assert_non_null(strstr(what, "weight transformer.norm_f.weight: 256 of 256 values (rank 0, lane 0)"));
 }
 
-/* Allocated for the engine, beside its plan. */
+/* Allocated for the engine, beside its plan. On a GPU the operations' workspace may be smaller: the plan takes
+ * the largest that a row of any vendor's GPUs asks for. */
 static void check_memory(const rig *r, const clt_device_counters *before) {
     clt_device_counters now;
     clt_plan_memory m;
     const clt_device *dev = tu_device(0);
     clt_device_get_counters(dev, &now);
-    tu_assert_ok(
-        clt_plan_memory_of(r->cfg, &r->plan, clt_device_get_facts(dev)->type, r->plan.microbatch, &m),
-        "plan");
+    const clt_device_type type = clt_device_get_facts(dev)->type;
+    tu_assert_ok(clt_plan_memory_of(r->cfg, &r->plan, type, r->plan.microbatch, &m), "plan");
+    const uint64_t sure = m.total - (type == CLT_DEVICE_GPU ? m.model.workspace : 0);
     assert_int_equal(now.pinned_bytes - before->pinned_bytes, m.host - (m.file ? CLT_SCRATCH_MOST : 0));
-    assert_in_range(now.bytes - before->bytes, m.total * 98 / 100, m.total * 102 / 100);
+    assert_in_range(now.bytes - before->bytes, sure * 98 / 100, m.total * 102 / 100);
 }
 
 /* What updates have moved from and to files in train: three with all of the state, and the hashes of step 2.
