@@ -43,6 +43,11 @@
 #define STAGES 1
 #endif
 
+/* The item's place, and its first row: lane / 4 of its warp's first tile. */
+#define ROW_PLACE                                                                                            \
+    ITEM_PLACE                                                                                               \
+    const uint row = i0 + own + lane / 4;
+
 #define Q_AT 0
 #define K_AT (ROWS * ROW_BYTES)
 #define V_AT (K_AT + KEYS * ROW_BYTES)
@@ -52,13 +57,8 @@
 #define SHIFT (TYPE == 2 ? 13 : 0)
 #define LEEWAY (TYPE == 2 ? 2.0f : 8.0f)
 
-/* s * UNIT is a score times log2(e), ALiBi's constant of the row aside. UNIT is above 0, so that the largest s has
- * the largest score: with other scales MASK scales s. */
-#if ALIBI
-#define UNIT 1.0f
-#else
-#define UNIT unit
-#endif
+/* s * unit is a score times log2(e), and rises with s: unit is above 0. With other scales MASK multiplies s. */
+#define RISES(scale) (SOFTCAP || (scale) > 0.0f)
 /* Whether the queries stay in registers. */
 #ifndef KEEP_QUERIES
 #define KEEP_QUERIES (TILES * MT <= 8 && !(SOFTCAP || SEQ_IDS || DROPOUT))
@@ -68,12 +68,17 @@
  * anything of the block is in registers, and without unrolling, so that nothing spills. */
 #if DROPOUT
 #define DRAW(kept)                                                                                           \
-    EACH(x, MT) EACH(side, 2)                                                                                \
+    uint kept[MT][2];                                                                                        \
     {                                                                                                        \
-        kept[x][side] = 0;                                                                                   \
-        _Pragma("unroll 1") for (uint y = 0; y < KEYS / 8; y++) kept[x][side] |=                             \
-            kept_pair(DRAW_KEY, (h * seq + row + 16 * x + 8 * side) * seq + j0 + 8 * y + lane % 4 * 2)       \
-            << 2 * y;                                                                                        \
+        HEAD_PLACE                                                                                           \
+        ROW_PLACE                                                                                            \
+        EACH(x, MT) EACH(side, 2)                                                                            \
+        {                                                                                                    \
+            kept[x][side] = 0;                                                                               \
+            const ulong first = (h * seq + row + 16 * x + 8 * side) * seq + j0 + lane % 4 * 2;               \
+            _Pragma("unroll 1") for (uint y = 0; y < KEYS / 8; y++)                                          \
+            kept[x][side] |= kept_pair(DRAW_KEY, first + 8 * y) << 2 * y;                                    \
+        }                                                                                                    \
     }
 #define DRAW_KEY (uint2)(drop_key0, drop_key1), drop_step, drop_sample + (uint)b, drop_place, drop_threshold
 #define KEEP(p, x, side, bit) p = kept[x][side] >> (bit)&1 ? (p) : 0.0f;
@@ -92,22 +97,33 @@ static inline uint kept_pair(uint2 key, uint step, uint sample, uint place, uint
 #define KEEP(p, x, side, bit)
 #endif
 
-/* Starts to copy the block from row j on of keys or values to byte `at`; p: the item's first unit of it. Each pass
- * of the group copies ITEMS / UNITS rows. */
+/* Starts to copy `rows` rows (a constant), from row j on, to the tile at byte `at`. p: the item's first unit of them.
+ * Each pass of the group copies ITEMS / UNITS rows. */
 #define PASS (ITEMS / UNITS)
-#if KEYS % PASS || PASS % 8
-#error "passes must consist of whole rows, 8 or a multiple of it, and divide KEYS"
+#if KEYS % PASS || ROWS % PASS || PASS % 8
+#error "passes must consist of whole rows, 8 or a multiple of it, and divide KEYS and ROWS"
 #endif
-#define COPY_BLOCK(at, p, ld, j)                                                                             \
-    EACH(f_, KEYS / PASS)                                                                                    \
-    if (copy_unit < 2 * TILES)                                                                               \
-        CLT_COPY_UNIT((at) + f_ * PASS * ROW_BYTES + copy_to, (p) + f_ * PASS * (size_t)(ld),                \
-                      copy_unit * 8 < HEAD_DIM && (j) + f_ * PASS + copy_row < seq ? 16u : 0u);
+#define COPY_TILE(at, rows, p, ld, j)                                                                        \
+    {                                                                                                        \
+        const uint item_ = CLT_ANEW((uint)get_local_id(0)), unit_ = item_ % UNITS, row_ = item_ / UNITS;     \
+        const uint to_ = (at) + BYTE(row_, unit_);                                                           \
+        EACH(f_, (rows) / PASS)                                                                              \
+        if (unit_ < 2 * TILES)                                                                               \
+            CLT_COPY_UNIT(to_ + f_ * PASS * ROW_BYTES, (p) + f_ * PASS * (size_t)(ld),                       \
+                          unit_ * 8 < HEAD_DIM && (j) + f_ * PASS + row_ < seq ? 16u : 0u);                  \
+    }
+#define COPY_KEYS(at, j) COPY_TILE((at) + K_AT, KEYS, kp, ldk, j)
+#define COPY_VALUES(at, j) COPY_TILE((at) + V_AT, KEYS, vp, ldv, j)
 
 #if KEEP_QUERIES
 #define QUERIES_OF(x, t) fq[x][t]
 #else
 #define QUERIES_OF(x, t) fq[x][0]
+#endif
+#if SOFTCAP || SEQ_IDS || DROPOUT || (KEYS > 32 && TILES > 4)
+#define EACH_PART(t) EACH_STEP(t)
+#else
+#define EACH_PART(t) EACH(t, TILES)
 #endif
 #define LOAD_QUERIES(t) EACH(x, MT) LOAD_OWN(QUERIES_OF(x, t), Q_AT, 16 * x, t);
 
@@ -115,7 +131,7 @@ static inline uint kept_pair(uint2 key, uint step, uint sample, uint place, uint
 #define MULTIPLY_KEYS(s, at)                                                                                 \
     {                                                                                                        \
         EACH(x, MT) EACH(y, KEYS / 8) EACH(e, 4) s[x][y][e] = 0.0f;                                          \
-        EACH_STEP(t)                                                                                         \
+        EACH_PART(t)                                                                                         \
         {                                                                                                    \
             if (!KEEP_QUERIES) LOAD_QUERIES(t)                                                               \
             EACH(y, KEYS / 16)                                                                               \
@@ -140,14 +156,15 @@ static inline uint kept_pair(uint2 key, uint step, uint sample, uint place, uint
 #if ALIBI
 #define BIAS(s)                                                                                              \
     {                                                                                                        \
+        ROW_PLACE                                                                                            \
         const float near = (float)((int)(j0 + lane % 4 * 2) - (int)row);                                     \
         EACH(y, KEYS / 8) EACH(e, 2)                                                                         \
         {                                                                                                    \
             const float far = near + (float)(8 * y + e);                                                     \
             EACH(x, MT) EACH(side, 2)                                                                        \
             s[x][y][2 * side + e] =                                                                          \
-                CAUSAL ? fma(s[x][y][2 * side + e], scale2, slope2 * far)                                    \
-                       : fma(-slope2, fabs(far - (float)(16 * x + 8 * side)), s[x][y][2 * side + e] * scale2); \
+                CAUSAL ? fma(tilt, far, s[x][y][2 * side + e])                                               \
+                       : fma(-tilt, fabs(far - (float)(16 * x + 8 * side)), s[x][y][2 * side + e]);          \
         }                                                                                                    \
     }
 #else
@@ -157,6 +174,8 @@ static inline uint kept_pair(uint2 key, uint step, uint sample, uint place, uint
 #define MASK(s)                                                                                              \
     EACH(x, MT) EACH(side, 2)                                                                                \
     {                                                                                                        \
+        ROW_PLACE                                                                                            \
+        const float given = as_float(CLT_ANEW(as_uint(scale))), late = RISES(given) ? 1.0f : given * LOG2E;  \
         const uint i = row + 16 * x + 8 * side;                                                              \
         const uint from = attention_first(i, window), to = attention_end(i, seq, window);                    \
         EACH(y, KEYS / 8) EACH(e, 2)                                                                         \
@@ -179,12 +198,13 @@ static inline uint kept_pair(uint2 key, uint step, uint sample, uint place, uint
             above |= most[x][side] > limit[x][side];                                                         \
         }                                                                                                    \
         if (CLT_ANY(above)) {                                                                                \
+            const float leeway = native_recip(as_float(CLT_ANEW(as_uint(unit)))) * LEEWAY;                   \
             EACH(x, MT) EACH(side, 2)                                                                        \
             {                                                                                                \
                 ROW_MAX(most[x][side])                                                                       \
                 float less = 1.0f;                                                                           \
                 if (most[x][side] > limit[x][side]) {                                                        \
-                    const float next = fma(-most[x][side], UNIT, (float)SHIFT);                              \
+                    const float next = fma(-most[x][side], unit, (float)SHIFT);                              \
                     less = limit[x][side] == -attention_inf() ? 0.0f : CLT_EXP2(next - ref[x][side]);        \
                     ref[x][side] = next;                                                                     \
                     limit[x][side] = most[x][side] + leeway;                                                 \
@@ -198,7 +218,7 @@ static inline uint kept_pair(uint2 key, uint step, uint sample, uint place, uint
 #define EXPONENTIALS(s, y, ref, sum)                                                                         \
     EACH(x, MT) EACH(side, 2) EACH(z, 2) EACH(e, 2)                                                          \
     {                                                                                                        \
-        float p = CLT_EXP2(fma(s[x][2 * y + z][2 * side + e], UNIT, ref[x][side]));                          \
+        float p = CLT_EXP2(fma(s[x][2 * y + z][2 * side + e], unit, ref[x][side]));                          \
         sum[x][side] = sum[x][side] + p;                                                                     \
         KEEP(p, x, side, 4 * y + 2 * z + e)                                                                  \
         s[x][2 * y + z][2 * side + e] = p;                                                                   \
@@ -226,25 +246,38 @@ static inline uint kept_pair(uint2 key, uint step, uint sample, uint place, uint
         }                                                                                                    \
         EACH(x, MT) EACH(side, 2) l[x][side] = l[x][side] + sum[x][side];                                    \
     }
-/* The rows that exist, to o and lse. */
+/* The rows that exist, to o and lse: o through the place of the warp's queries, so that whole rows are written, lse by
+ * a lane of the row's four each. */
+#if MT > 2
+#error "four lanes write lse of at most four rows"
+#endif
 #define PUT_OUTPUTS(acc, ref, l)                                                                             \
-    EACH(x, MT) EACH(side, 2)                                                                                \
     {                                                                                                        \
         HEAD_PLACE                                                                                           \
-        ITEM_PLACE                                                                                           \
-        const uint i = i0 + own + 16 * x + 8 * side + lane / 4;                                              \
-        ROW_SUM(l[x][side])                                                                                  \
-        if (i < seq) {                                                                                       \
-            const float inverse = (DROPOUT ? drop_scale : 1.0f) / l[x][side];                                \
-            const float bias = ALIBI && CAUSAL ? slope2 * (float)(16 * x + 8 * side) : 0.0f;                 \
-            __global ELEM *to = o + o_off + (base + i) * ldo + h * HEAD_DIM + lane % 4 * 2;                  \
-            EACH(d, HEAD_DIM / 8)                                                                            \
-            *(__global uint *)(to + 8 * d) =                                                                 \
-                CLT_PACK2(TYPE, acc[x][d][2 * side] * inverse, acc[x][d][2 * side + 1] * inverse);           \
-            if (lane % 4 == 0)                                                                               \
-                lse[lse_off + (b * heads + h) * seq + i] =                                                   \
-                    (SHIFT - ref[x][side] - bias) * LN2 + clt_log(l[x][side] * (1.0f / (1 << SHIFT)));       \
+        ROW_PLACE                                                                                            \
+        const uint to_lds = Q_AT + BYTE(own + lane / 4, 0) + lane % 4 * 4, of = lane % 4, i = row + 8 * of; \
+        float inverse[MT][2], sum = 1.0f, at = 0.0f;                                                         \
+        EACH(x, MT) EACH(side, 2)                                                                            \
+        {                                                                                                    \
+            ROW_SUM(l[x][side])                                                                              \
+            inverse[x][side] = native_recip(l[x][side]) * (DROPOUT ? drop_scale : 1.0f);                     \
+            if (of == 2 * x + side) sum = l[x][side], at = ref[x][side];                                     \
         }                                                                                                    \
+        EACH(d, HEAD_DIM / 8) EACH(x, MT) EACH(side, 2)                                                      \
+        *(__local uint *)((__local char *)tiles + (to_lds ^ d << 4) + (16 * x + 8 * side) * ROW_BYTES) =     \
+            CLT_PACK2(TYPE, acc[x][d][2 * side] * inverse[x][side], acc[x][d][2 * side + 1] * inverse[x][side]); \
+        if (of < 2 * MT && i < seq) {                                                                        \
+            const float bias = ALIBI && CAUSAL ? tilt * (float)(8 * of) * unit : 0.0f;                       \
+            lse[lse_off + (b * heads + h) * seq + i] =                                                       \
+                (SHIFT - at - bias) * LN2 + clt_log(sum * (1.0f / (1 << SHIFT)));                            \
+        }                                                                                                    \
+        barrier(CLK_LOCAL_MEM_FENCE);                                                                        \
+        const uint unit_ = item % UNITS, row_ = item / UNITS;                                                \
+        __global ELEM *to = o + o_off + (base + i0 + row_) * ldo + h * HEAD_DIM + unit_ * 8;                 \
+        EACH(f, ROWS / PASS)                                                                                 \
+        if (unit_ * 8 < HEAD_DIM && i0 + row_ + f * PASS < seq)                                              \
+            *(__global uint4 *)(to + f * PASS * (size_t)ldo) =                                               \
+                tiles[(Q_AT + BYTE(row_, unit_) + f * PASS * ROW_BYTES) / 16];                               \
     }
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
@@ -254,10 +287,9 @@ attention_forward(ATTENTION_ARGS, __global ELEM *o, ulong o_off, uint ldo, __glo
     CLT_MMA_LOCAL(tiles, ITEMS)
     ITEM_PLACE
     HEAD_PLACE
-    const uint i0 = (uint)(get_num_groups(0) - 1 - get_group_id(0)) * ROWS, own_row = i0 + own, row = own_row + lane / 4;
-    const float scale2 = (SOFTCAP ? 1.0f : scale) * LOG2E, slope2 = SLOPE(h) * LOG2E, cap_scale = scale / softcap;
-    const bool rises = ALIBI || scale2 > 0.0f;
-    const float unit = rises ? scale2 : 1.0f, late = rises ? 1.0f : scale2, leeway = LEEWAY / UNIT;
+    const uint i0 = (uint)(get_num_groups(0) - 1 - get_group_id(0)) * ROWS, own_row = i0 + own;
+    const float unit = SOFTCAP ? LOG2E : RISES(scale) ? scale * LOG2E : 1.0f, cap_scale = scale / softcap;
+    const float tilt = SLOPE(h) * LOG2E / unit;
     const uint end = attention_end(min(i0 + ROWS, seq) - 1, seq, window);
     seq_ids_off += base;
 
@@ -268,16 +300,16 @@ attention_forward(ATTENTION_ARGS, __global ELEM *o, ulong o_off, uint ldo, __glo
         EACH(d, 2 * TILES) EACH(e, 4) acc[x][d][e] = 0.0f;
     }
     uint j0 = attention_first(i0, window) / KEYS * KEYS, at = 0;
-    const uint copy_unit = item % UNITS, copy_row = item / UNITS, copy_to = BYTE(copy_row, copy_unit);
     __global const ELEM *kp, *vp;
     {
-        const size_t head = (uint)h / group * HEAD_DIM + copy_unit * 8, first = base + j0 + copy_row;
-        kp = k + k_off + first * ldk + head;
-        vp = v + v_off + first * ldv + head;
+        const uint unit_at = item % UNITS * 8, first = item / UNITS;
+        const size_t head = (uint)h / group * HEAD_DIM + unit_at, key = base + j0 + first;
+        kp = k + k_off + key * ldk + head;
+        vp = v + v_off + key * ldv + head;
+        COPY_TILE(Q_AT, ROWS, q + q_off + (base + i0 + first) * ldq + h * HEAD_DIM + unit_at, ldq, i0)
     }
-    COPY_ROWS(Q_AT, ROWS, q + q_off + (base + i0) * ldq + h * HEAD_DIM, ldq, seq - i0)
-    COPY_BLOCK(K_AT, kp, ldk, j0)
-    if (STAGES == 2) COPY_BLOCK(V_AT, vp, ldv, j0)
+    COPY_KEYS(0, j0)
+    if (STAGES == 2) COPY_VALUES(0, j0)
     CLT_COPY_COMMIT();
     uint fq[MT][KEEP_QUERIES ? TILES : 1][4];
     if (KEEP_QUERIES) {
@@ -293,32 +325,29 @@ attention_forward(ATTENTION_ARGS, __global ELEM *o, ulong o_off, uint ldo, __glo
         if (STAGES == 2) {
             vp += KEYS * (size_t)ldv;
             if (j0 + KEYS < end) {
-                COPY_BLOCK((at ^ STAGE_BYTES) + K_AT, kp, ldk, j0 + KEYS)
-                COPY_BLOCK((at ^ STAGE_BYTES) + V_AT, vp, ldv, j0 + KEYS)
+                COPY_KEYS(at ^ STAGE_BYTES, j0 + KEYS)
+                COPY_VALUES(at ^ STAGE_BYTES, j0 + KEYS)
             }
         } else {
-            COPY_BLOCK(V_AT, vp, ldv, j0)
+            COPY_VALUES(0, j0)
             vp += KEYS * (size_t)ldv;
         }
         CLT_COPY_COMMIT();
         /* Near the ends of its rows' ranges a warp has blocks without any pair. */
         const bool pairs = CLT_ANY(j0 < attention_end(own_row + 16 * MT - 1, seq, window) &&
                                    j0 + KEYS > attention_first(own_row, window));
-#if DROPOUT
-        uint kept[MT][2];
         DRAW(kept)
-#endif
         if (pairs) MULTIPLY_KEYS(s, at)
         if (STAGES == 1) {
             CLT_COPY_WAIT(0);
             barrier(CLK_LOCAL_MEM_FENCE);
-            if (j0 + KEYS < end) COPY_BLOCK(K_AT, kp, ldk, j0 + KEYS)
+            if (j0 + KEYS < end) COPY_KEYS(0, j0 + KEYS)
             CLT_COPY_COMMIT();
         }
         if (pairs) {
             CAP(s)
+            if (CLT_ANY(!RISES(scale) || !sees_all(own_row, own_row + 16 * MT, j0, j0 + KEYS, seq, window))) MASK(s)
             BIAS(s)
-            if (CLT_ANY(!rises || !sees_all(own_row, own_row + 16 * MT, j0, j0 + KEYS, seq, window))) MASK(s)
             FOLLOW(s, limit, ref, l, acc)
             MULTIPLY_VALUES(acc, s, at, ref, l)
         }
