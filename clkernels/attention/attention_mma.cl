@@ -57,8 +57,9 @@
 #define SHIFT (TYPE == 2 ? 13 : 0)
 #define LEEWAY (TYPE == 2 ? 2.0f : 8.0f)
 
-/* s * unit is a score times log2(e), and rises with s: unit is above 0. With other scales MASK multiplies s. */
-#define RISES(scale) (SOFTCAP || (scale) > 0.0f)
+/* s * unit is a score times log2(e), and rises with s: unit is above 0. With a scale below 0 MASK multiplies s; 0 is
+ * replaced by a scale without effect. */
+#define GIVEN(scale) (SOFTCAP ? 1.0f : (scale) == 0.0f ? 0x1p-100f : (scale))
 /* Whether the queries stay in registers. */
 #ifndef KEEP_QUERIES
 #define KEEP_QUERIES (TILES * MT <= 8 && !(SOFTCAP || SEQ_IDS || DROPOUT))
@@ -175,7 +176,7 @@ static inline uint kept_pair(uint2 key, uint step, uint sample, uint place, uint
     EACH(x, MT) EACH(side, 2)                                                                                \
     {                                                                                                        \
         ROW_PLACE                                                                                            \
-        const float given = as_float(CLT_ANEW(as_uint(scale))), late = RISES(given) ? 1.0f : given * LOG2E;  \
+        const float given = GIVEN(as_float(CLT_ANEW(as_uint(scale)))), late = given > 0.0f ? 1.0f : given * LOG2E; \
         const uint i = row + 16 * x + 8 * side;                                                              \
         const uint from = attention_first(i, window), to = attention_end(i, seq, window);                    \
         EACH(y, KEYS / 8) EACH(e, 2)                                                                         \
@@ -186,17 +187,18 @@ static inline uint kept_pair(uint2 key, uint step, uint sample, uint place, uint
         }                                                                                                    \
     }
 
-/* Moves the references of rows whose largest score exceeds limit, and what depends on them. */
-#define FOLLOW(s, limit, ref, l, acc)                                                                        \
+/* Each row's largest score among the lane's. */
+#define MAXIMUM(s, most)                                                                                     \
+    EACH(x, MT) EACH(side, 2)                                                                                \
     {                                                                                                        \
-        float most[MT][2];                                                                                   \
+        most[x][side] = s[x][0][2 * side];                                                                   \
+        EACH(y, KEYS / 8) EACH(e, 2) most[x][side] = fmax(most[x][side], s[x][y][2 * side + e]);             \
+    }
+/* Moves the references of rows whose largest score exceeds limit, and what depends on them. */
+#define FOLLOW(most, limit, ref, l, acc)                                                                     \
+    {                                                                                                        \
         int above = 0;                                                                                       \
-        EACH(x, MT) EACH(side, 2)                                                                            \
-        {                                                                                                    \
-            most[x][side] = s[x][0][2 * side];                                                               \
-            EACH(y, KEYS / 8) EACH(e, 2) most[x][side] = fmax(most[x][side], s[x][y][2 * side + e]);         \
-            above |= most[x][side] > limit[x][side];                                                         \
-        }                                                                                                    \
+        EACH(x, MT) EACH(side, 2) above |= most[x][side] > limit[x][side];                                   \
         if (CLT_ANY(above)) {                                                                                \
             const float leeway = native_recip(as_float(CLT_ANEW(as_uint(unit)))) * LEEWAY;                   \
             EACH(x, MT) EACH(side, 2)                                                                        \
@@ -267,7 +269,7 @@ static inline uint kept_pair(uint2 key, uint step, uint sample, uint place, uint
         *(__local uint *)((__local char *)tiles + (to_lds ^ d << 4) + (16 * x + 8 * side) * ROW_BYTES) =     \
             CLT_PACK2(TYPE, acc[x][d][2 * side] * inverse[x][side], acc[x][d][2 * side + 1] * inverse[x][side]); \
         if (of < 2 * MT && i < seq) {                                                                        \
-            const float bias = ALIBI && CAUSAL ? tilt * (float)(8 * of) * unit : 0.0f;                       \
+            const float bias = ALIBI && CAUSAL ? SLOPE(h) * LOG2E * (float)(8 * of) : 0.0f;                  \
             lse[lse_off + (b * heads + h) * seq + i] =                                                       \
                 (SHIFT - at - bias) * LN2 + clt_log(sum * (1.0f / (1 << SHIFT)));                            \
         }                                                                                                    \
@@ -288,8 +290,8 @@ attention_forward(ATTENTION_ARGS, __global ELEM *o, ulong o_off, uint ldo, __glo
     ITEM_PLACE
     HEAD_PLACE
     const uint i0 = (uint)(get_num_groups(0) - 1 - get_group_id(0)) * ROWS, own_row = i0 + own;
-    const float unit = SOFTCAP ? LOG2E : RISES(scale) ? scale * LOG2E : 1.0f, cap_scale = scale / softcap;
-    const float tilt = SLOPE(h) * LOG2E / unit;
+    const float given = GIVEN(scale), unit = given > 0.0f ? given * LOG2E : 1.0f;
+    const float tilt = SLOPE(h) / given, cap_scale = scale / softcap;
     const uint end = attention_end(min(i0 + ROWS, seq) - 1, seq, window);
     seq_ids_off += base;
 
@@ -337,7 +339,13 @@ attention_forward(ATTENTION_ARGS, __global ELEM *o, ulong o_off, uint ldo, __glo
         const bool pairs = CLT_ANY(j0 < attention_end(own_row + 16 * MT - 1, seq, window) &&
                                    j0 + KEYS > attention_first(own_row, window));
         DRAW(kept)
-        if (pairs) MULTIPLY_KEYS(s, at)
+        float most[MT][2];
+        if (pairs) {
+            MULTIPLY_KEYS(s, at)
+            CAP(s)
+            BIAS(s)
+            MAXIMUM(s, most)
+        }
         if (STAGES == 1) {
             CLT_COPY_WAIT(0);
             barrier(CLK_LOCAL_MEM_FENCE);
@@ -345,10 +353,11 @@ attention_forward(ATTENTION_ARGS, __global ELEM *o, ulong o_off, uint ldo, __glo
             CLT_COPY_COMMIT();
         }
         if (pairs) {
-            CAP(s)
-            if (CLT_ANY(!RISES(scale) || !sees_all(own_row, own_row + 16 * MT, j0, j0 + KEYS, seq, window))) MASK(s)
-            BIAS(s)
-            FOLLOW(s, limit, ref, l, acc)
+            if (CLT_ANY(given < 0.0f || !sees_all(own_row, own_row + 16 * MT, j0, j0 + KEYS, seq, window))) {
+                MASK(s)
+                MAXIMUM(s, most)
+            }
+            FOLLOW(most, limit, ref, l, acc)
             MULTIPLY_VALUES(acc, s, at, ref, l)
         }
         at ^= STAGE_BYTES;
