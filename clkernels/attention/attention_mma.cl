@@ -1,26 +1,28 @@
 /* Attention forward on NVIDIA's matrix units from sm_80 on, by mma.sync, 16-bit types (README.md has the
  * formula; sums are added in another order here).
  *
- * A warp owns MT tiles of 16 query rows of a head, a work-group ROWS rows. Queries stay in local memory, short
- * ones in registers, too; the work-group processes blocks of KEYS keys. Keys and values have STAGES places in local
- * memory. With two, the next block is on its way while this one is processed. With one, the values are on their
- * way while queries and keys are multiplied, and the next keys from then on. The probabilities stay in registers,
- * where they already have the layout of an operand.
+ * A warp owns MT tiles of 16 query rows of a head, a work-group ROWS rows. Queries stay in local memory,
+ * those of short heads in registers, too. The work-group processes blocks of KEYS keys; keys and values
+ * have STAGES places in local memory. With two, the next block is on its way while this one is processed.
+ * With one, the values are on their way while queries and keys are multiplied, and the next keys from then
+ * on. The probabilities stay in registers, where they already have the layout of an operand.
  *
- * exp(s - reference) needs a reference near the row's largest score, not the largest score: it follows only when a
- * score exceeds it by LEEWAY (in units of log2), so nearly every block leaves sums and outputs as they are and no
- * lanes exchange maxima. Scores are scaled within the exponent's fma. ALiBi's bias is slope * j there, the rest of it
- * being the same for all keys of a row. Only blocks that some row does not see whole are masked.
+ * exp needs a reference near the row's largest score, not that score: the reference follows only when a
+ * score exceeds it by LEEWAY. So nearly every block leaves sums and outputs as they are, and no lanes
+ * exchange maxima. Scores are scaled by the fma that subtracts the reference. Of ALiBi's causal bias only
+ * slope times key is added; the rest is the same for all keys of a row. A block is masked only where a row
+ * of the warp does not see all of it.
  *
- * Numeric differences from the definition: p is rounded to the element type before it is multiplied by v; exp
- * is the device's exp2, and scores are scaled for it; and within one block of keys a value of v that is not
- * finite affects rows that do not see it (0 * NaN).
+ * Numeric differences from the definition: p is rounded to the element type before it is multiplied by v;
+ * exp is the device's exp2, and scores are scaled for it; and within one block of keys a value of v that
+ * is not finite affects rows that do not see it (0 * NaN).
  *
- * Options: ROWS, ITEMS, MT (attention_mma.clh), KEYS, a multiple of 16, STAGES, 1 or 2, HEAD_DIM up to 128, a
- * multiple of 8, TYPE (1, 2), features as in attention.clh.
+ * Options: ROWS, ITEMS, MT (attention_mma.clh), KEYS, a multiple of 16, STAGES, 1 or 2, HEAD_DIM up to
+ * 128, a multiple of 8, TYPE (1, 2), features as in attention.clh; KEEP_QUERIES, see
+ * below.
  * Launch: local {ITEMS}, global {tiles * ITEMS, heads, batch}.
- * Requires: PTX with mma.sync m16n8k16, ldmatrix and cp.async; all rows at multiples of 16 bytes; local memory
- * of (ROWS + 2 KEYS STAGES) * UNITS * 16 bytes. */
+ * Requires: PTX with mma.sync m16n8k16, ldmatrix and cp.async; all rows at multiples of 16 bytes; local
+ * memory of (ROWS + 2 KEYS STAGES) * UNITS * 16 bytes. */
 #ifndef TYPE
 #define TYPE 1
 #endif
@@ -33,7 +35,8 @@
 #endif
 #include "attention_mma.clh"
 
-/* Beside the outputs of long heads, scores of 64 keys, or a second place, leave no registers for these features. */
+/* Beside the outputs of long heads, scores of 64 keys, or a second place, leave no registers for these
+ * features. */
 #if KEYS > 32 && TILES > 4 && (ALIBI || SOFTCAP || SEQ_IDS || DROPOUT)
 #undef KEYS
 #define KEYS 32
@@ -52,21 +55,23 @@
 #define K_AT (ROWS * ROW_BYTES)
 #define V_AT (K_AT + KEYS * ROW_BYTES)
 #define STAGE_BYTES (STAGES == 2 ? 2 * KEYS * ROW_BYTES : 0)
-/* Probabilities are stored times 2^SHIFT and without the dropout's constant: fp16's denormals are then below
- * 2^-27. 2^(SHIFT + LEEWAY) is finite in TYPE. */
-#define SHIFT (TYPE == 2 ? 13 : 0)
-#define LEEWAY (TYPE == 2 ? 2.0f : 8.0f)
+/* Probabilities are stored times 2^SHIFT and without the dropout's constant: fp16's denormals are then
+ * below 2^-22. A reference lags behind the largest score by up to LEEWAY, in units of log2: 2^(SHIFT +
+ * LEEWAY) is finite in TYPE, and bf16's sums of it times values up to 2^40. With ALiBi scores rise along
+ * the keys. */
+#define SHIFT (TYPE == 2 ? 8 : 0)
+#define LEEWAY (TYPE == 2 ? 7.0f : 64.0f)
 
-/* s * unit is a score times log2(e), and rises with s: unit is above 0. With a scale below 0 MASK multiplies s; 0 is
- * replaced by a scale without effect. */
+/* s * unit is a score times log2(e), and rises with s: unit is above 0. With a scale below 0 MASK
+ * multiplies s; 0 is replaced by a scale without effect. */
 #define GIVEN(scale) (SOFTCAP ? 1.0f : (scale) == 0.0f ? 0x1p-100f : (scale))
-/* Whether the queries stay in registers. */
+/* Whether queries stay in registers instead of being loaded again for each block. */
 #ifndef KEEP_QUERIES
 #define KEEP_QUERIES (TILES * MT <= 8 && !(SOFTCAP || SEQ_IDS || DROPOUT))
 #endif
 
-/* Draws which probabilities of the block dropout keeps: bit 2 y + e of a row is for key 8 y + e of the lane. Before
- * anything of the block is in registers, and without unrolling, so that nothing spills. */
+/* Draws which probabilities of the block dropout keeps: bit 2 y + e of a row is for key 8 y + e of the
+ * lane. Before anything of the block is in registers, and without unrolling, so that nothing spills. */
 #if DROPOUT
 #define DRAW(kept)                                                                                           \
     uint kept[MT][2];                                                                                        \
@@ -98,8 +103,8 @@ static inline uint kept_pair(uint2 key, uint step, uint sample, uint place, uint
 #define KEEP(p, x, side, bit)
 #endif
 
-/* Starts to copy `rows` rows (a constant), from row j on, to the tile at byte `at`. p: the item's first unit of them.
- * Each pass of the group copies ITEMS / UNITS rows. */
+/* Starts to copy `rows` rows (a constant), from row j on, to the tile at byte `at`. p: the item's first
+ * unit of them. Each pass of the group copies ITEMS / UNITS rows. */
 #define PASS (ITEMS / UNITS)
 #if KEYS % PASS || ROWS % PASS || PASS % 8
 #error "passes must consist of whole rows, 8 or a multiple of it, and divide KEYS and ROWS"
@@ -176,7 +181,8 @@ static inline uint kept_pair(uint2 key, uint step, uint sample, uint place, uint
     EACH(x, MT) EACH(side, 2)                                                                                \
     {                                                                                                        \
         ROW_PLACE                                                                                            \
-        const float given = GIVEN(as_float(CLT_ANEW(as_uint(scale)))), late = given > 0.0f ? 1.0f : given * LOG2E; \
+        const float given = GIVEN(as_float(CLT_ANEW(as_uint(scale))));                                       \
+        const float late = given > 0.0f ? 1.0f : given * LOG2E;                                              \
         const uint i = row + 16 * x + 8 * side;                                                              \
         const uint from = attention_first(i, window), to = attention_end(i, seq, window);                    \
         EACH(y, KEYS / 8) EACH(e, 2)                                                                         \
@@ -248,8 +254,8 @@ static inline uint kept_pair(uint2 key, uint step, uint sample, uint place, uint
         }                                                                                                    \
         EACH(x, MT) EACH(side, 2) l[x][side] = l[x][side] + sum[x][side];                                    \
     }
-/* The rows that exist, to o and lse: o through the place of the warp's queries, so that whole rows are written, lse by
- * a lane of the row's four each. */
+/* The rows that exist, to o and lse: o through the place of the warp's queries, so that whole rows are
+ * written, lse by a lane of the row's four each. */
 #if MT > 2
 #error "four lanes write lse of at most four rows"
 #endif
@@ -257,7 +263,7 @@ static inline uint kept_pair(uint2 key, uint step, uint sample, uint place, uint
     {                                                                                                        \
         HEAD_PLACE                                                                                           \
         ROW_PLACE                                                                                            \
-        const uint to_lds = Q_AT + BYTE(own + lane / 4, 0) + lane % 4 * 4, of = lane % 4, i = row + 8 * of; \
+        const uint of = lane % 4, word = Q_AT + BYTE(own + lane / 4, 0) + of * 4, i = row + 8 * of;          \
         float inverse[MT][2], sum = 1.0f, at = 0.0f;                                                         \
         EACH(x, MT) EACH(side, 2)                                                                            \
         {                                                                                                    \
@@ -266,8 +272,9 @@ static inline uint kept_pair(uint2 key, uint step, uint sample, uint place, uint
             if (of == 2 * x + side) sum = l[x][side], at = ref[x][side];                                     \
         }                                                                                                    \
         EACH(d, HEAD_DIM / 8) EACH(x, MT) EACH(side, 2)                                                      \
-        *(__local uint *)((__local char *)tiles + (to_lds ^ d << 4) + (16 * x + 8 * side) * ROW_BYTES) =     \
-            CLT_PACK2(TYPE, acc[x][d][2 * side] * inverse[x][side], acc[x][d][2 * side + 1] * inverse[x][side]); \
+        *(__local uint *)((__local char *)tiles + (word ^ d << 4) + (16 * x + 8 * side) * ROW_BYTES) =       \
+            CLT_PACK2(TYPE, acc[x][d][2 * side] * inverse[x][side],                                          \
+                      acc[x][d][2 * side + 1] * inverse[x][side]);                                           \
         if (of < 2 * MT && i < seq) {                                                                        \
             const float bias = ALIBI && CAUSAL ? SLOPE(h) * LOG2E * (float)(8 * of) : 0.0f;                  \
             lse[lse_off + (b * heads + h) * seq + i] =                                                       \
