@@ -133,10 +133,26 @@ static inline uint kept_pair(uint2 key, uint step, uint sample, uint place, uint
 #endif
 #define LOAD_QUERIES(t) EACH(x, MT) LOAD_OWN(QUERIES_OF(x, t), Q_AT, 16 * x, t);
 
+/* What the products are added to. With ALiBi's causal bias this is slope times the distance from the lane's first
+ * row to the key: the distance of row 16 x + 8 side is larger by a constant of the row. */
+#if ALIBI && CAUSAL && !SOFTCAP
+#define START(s)                                                                                             \
+    {                                                                                                        \
+        ROW_PLACE                                                                                            \
+        const float near = tilt * (float)((int)(j0 + lane % 4 * 2) - (int)row);                              \
+        EACH(y, KEYS / 8) EACH(e, 2)                                                                         \
+        {                                                                                                    \
+            const float bias = fma(tilt, (float)(8 * y + e), near);                                          \
+            EACH(x, MT) EACH(side, 2) s[x][y][2 * side + e] = bias;                                          \
+        }                                                                                                    \
+    }
+#else
+#define START(s) EACH(x, MT) EACH(y, KEYS / 8) EACH(e, 4) s[x][y][e] = 0.0f;
+#endif
 /* s = q k^T for the warp's rows and the block of keys. */
 #define MULTIPLY_KEYS(s, at)                                                                                 \
     {                                                                                                        \
-        EACH(x, MT) EACH(y, KEYS / 8) EACH(e, 4) s[x][y][e] = 0.0f;                                          \
+        START(s)                                                                                             \
         EACH_PART(t)                                                                                         \
         {                                                                                                    \
             if (!KEEP_QUERIES) LOAD_QUERIES(t)                                                               \
@@ -153,13 +169,14 @@ static inline uint kept_pair(uint2 key, uint step, uint sample, uint place, uint
         }                                                                                                    \
     }
 
-/* From products to scores, as UNIT has it. */
+/* From products to scores: the softcap, and ALiBi's bias where START has not added it. */
 #if SOFTCAP
-#define CAP(s) EACH(x, MT) EACH(y, KEYS / 8) EACH(e, 4) s[x][y][e] = softcap * clt_tanh(s[x][y][e] * cap_scale);
+#define CAP(s)                                                                                               \
+    EACH(x, MT) EACH(y, KEYS / 8) EACH(e, 4) s[x][y][e] = softcap * clt_tanh(s[x][y][e] * cap_scale);
 #else
 #define CAP(s)
 #endif
-#if ALIBI
+#if ALIBI && (SOFTCAP || !CAUSAL)
 #define BIAS(s)                                                                                              \
     {                                                                                                        \
         ROW_PLACE                                                                                            \
