@@ -120,6 +120,39 @@ static inline uint kept_pair(uint2 key, uint step, uint sample, uint place, uint
     }
 #define COPY_KEYS(at, j) COPY_TILE((at) + K_AT, KEYS, kp, ldk, j)
 #define COPY_VALUES(at, j) COPY_TILE((at) + V_AT, KEYS, vp, ldv, j)
+/* kp, vp: the item's first unit of a block's keys and values. COPY_FIRST declares them and starts to copy the queries
+ * and what the first block begins with, COPY_NEXT what comes next, COPY_BETWEEN what may come only once the block's
+ * keys are multiplied. */
+#define COPY_FIRST(j0)                                                                                       \
+    const uint unit_at = item % UNITS * 8, first = item / UNITS;                                             \
+    const size_t head = (uint)h / group * HEAD_DIM + unit_at, key = base + (j0) + first;                     \
+    __global const ELEM *kp = k + k_off + key * ldk + head, *vp = v + v_off + key * ldv + head;              \
+    COPY_TILE(Q_AT, ROWS, q + q_off + (base + i0 + first) * ldq + h * HEAD_DIM + unit_at, ldq, i0)           \
+    COPY_KEYS(0, j0)                                                                                         \
+    if (STAGES == 2) COPY_VALUES(0, j0)                                                                      \
+    CLT_COPY_COMMIT();
+#if STAGES == 2
+#define COPY_NEXT(at, j0)                                                                                    \
+    kp += KEYS * (size_t)ldk;                                                                                \
+    vp += KEYS * (size_t)ldv;                                                                                \
+    if ((j0) + KEYS < end) {                                                                                 \
+        COPY_KEYS((at) ^ STAGE_BYTES, (j0) + KEYS)                                                           \
+        COPY_VALUES((at) ^ STAGE_BYTES, (j0) + KEYS)                                                         \
+    }                                                                                                        \
+    CLT_COPY_COMMIT();
+#define COPY_BETWEEN(j0)
+#else
+#define COPY_NEXT(at, j0)                                                                                    \
+    COPY_VALUES(0, j0)                                                                                       \
+    CLT_COPY_COMMIT();                                                                                       \
+    kp += KEYS * (size_t)ldk;                                                                                \
+    vp += KEYS * (size_t)ldv;
+#define COPY_BETWEEN(j0)                                                                                     \
+    CLT_COPY_WAIT(0);                                                                                        \
+    barrier(CLK_LOCAL_MEM_FENCE);                                                                            \
+    if ((j0) + KEYS < end) COPY_KEYS(0, (j0) + KEYS)                                                         \
+    CLT_COPY_COMMIT();
+#endif
 
 #if KEEP_QUERIES
 #define QUERIES_OF(x, t) fq[x][t]
@@ -326,17 +359,7 @@ attention_forward(ATTENTION_ARGS, __global ELEM *o, ulong o_off, uint ldo, __glo
         EACH(d, 2 * TILES) EACH(e, 4) acc[x][d][e] = 0.0f;
     }
     uint j0 = attention_first(i0, window) / KEYS * KEYS, at = 0;
-    __global const ELEM *kp, *vp;
-    {
-        const uint unit_at = item % UNITS * 8, first = item / UNITS;
-        const size_t head = (uint)h / group * HEAD_DIM + unit_at, key = base + j0 + first;
-        kp = k + k_off + key * ldk + head;
-        vp = v + v_off + key * ldv + head;
-        COPY_TILE(Q_AT, ROWS, q + q_off + (base + i0 + first) * ldq + h * HEAD_DIM + unit_at, ldq, i0)
-    }
-    COPY_KEYS(0, j0)
-    if (STAGES == 2) COPY_VALUES(0, j0)
-    CLT_COPY_COMMIT();
+    COPY_FIRST(j0)
     uint fq[MT][KEEP_QUERIES ? TILES : 1][4];
     if (KEEP_QUERIES) {
         CLT_COPY_WAIT(0);
@@ -347,18 +370,7 @@ attention_forward(ATTENTION_ARGS, __global ELEM *o, ulong o_off, uint ldo, __glo
         float s[MT][KEYS / 8][4];
         CLT_COPY_WAIT(0);
         barrier(CLK_LOCAL_MEM_FENCE);
-        kp += KEYS * (size_t)ldk;
-        if (STAGES == 2) {
-            vp += KEYS * (size_t)ldv;
-            if (j0 + KEYS < end) {
-                COPY_KEYS(at ^ STAGE_BYTES, j0 + KEYS)
-                COPY_VALUES(at ^ STAGE_BYTES, j0 + KEYS)
-            }
-        } else {
-            COPY_VALUES(0, j0)
-            vp += KEYS * (size_t)ldv;
-        }
-        CLT_COPY_COMMIT();
+        COPY_NEXT(at, j0)
         /* Near the ends of its rows' ranges a warp has blocks without any pair. */
         const bool pairs = CLT_ANY(j0 < attention_end(own_row + 16 * MT - 1, seq, window) &&
                                    j0 + KEYS > attention_first(own_row, window));
@@ -370,12 +382,7 @@ attention_forward(ATTENTION_ARGS, __global ELEM *o, ulong o_off, uint ldo, __glo
             BIAS(s)
             MAXIMUM(s, most)
         }
-        if (STAGES == 1) {
-            CLT_COPY_WAIT(0);
-            barrier(CLK_LOCAL_MEM_FENCE);
-            if (j0 + KEYS < end) COPY_KEYS(0, j0 + KEYS)
-            CLT_COPY_COMMIT();
-        }
+        COPY_BETWEEN(j0)
         if (pairs) {
             if (CLT_ANY(given < 0.0f || !sees_all(own_row, own_row + 16 * MT, j0, j0 + KEYS, seq, window))) {
                 MASK(s)

@@ -15,7 +15,7 @@ typedef struct {
     clt_dtype type;
     bool packed, alibi, ids, unmasked; /* unmasked: without the causal mask */
     int64_t window;                    /* 0: off; n: n - 1 */
-    float softcap, dropout, scale; /* scale 0: the usual one */
+    float softcap, dropout, scale;     /* scale 0: the usual one */
     values values;
 } shape;
 
