@@ -35,15 +35,16 @@
 #endif
 #include "attention_mma.clh"
 
-/* Beside the outputs of long heads, scores of 64 keys, or a second place, leave no registers for these
- * features. */
-#if KEYS > 32 && TILES > 4 && (ALIBI || SOFTCAP || SEQ_IDS || DROPOUT)
-#undef KEYS
-#define KEYS 32
-#endif
+/* Beside the outputs of long heads, scores of that many keys leave no registers for these features, and with dropout
+ * a second place leaves none. */
 #if TILES > 4 && DROPOUT
+#undef KEYS
+#define KEYS 16
 #undef STAGES
 #define STAGES 1
+#elif TILES > 4 && KEYS > 32 && (ALIBI || SOFTCAP || SEQ_IDS)
+#undef KEYS
+#define KEYS 32
 #endif
 
 /* The item's place, and its first row: lane / 4 of its warp's first tile. */
