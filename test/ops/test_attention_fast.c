@@ -65,6 +65,10 @@ static const shape cases[] = {
     {2, 300, 2, 1, 64, CLT_BF16, .unmasked = true, .window = 101, .softcap = 5.0f},
     {1, 500, 2, 2, 80, CLT_F16, .unmasked = true, .window = 71, .ids = true, .packed = true},
     {1, 300, 2, 2, 64, CLT_BF16, .unmasked = true, .values = LARGE},
+    {1, 280, 2, 1, 64, CLT_BF16, .alibi = true}, /* from here on also where warps are emulated */
+    {1, 200, 2, 2, 64, CLT_F16, .alibi = true, .window = 71},
+    {1, 290, 1, 1, 128, CLT_BF16, .alibi = true, .window = 101},
+    {1, 250, 2, 1, 64, CLT_BF16, .unmasked = true, .window = 31, .ids = true},
     {1, 199, 2, 1, 64, CLT_F16, .dropout = 0.25f},
     {1, 150, 2, 1, 128, CLT_BF16, .dropout = 0.1f, .window = 71, .ids = true, .alibi = true},
     {2, 66, 2, 2, 80, CLT_BF16, .unmasked = true, .dropout = 0.25f, .softcap = 5.0f},
