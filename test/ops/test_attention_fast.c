@@ -15,7 +15,7 @@ typedef struct {
     clt_dtype type;
     bool packed, alibi, ids, unmasked; /* unmasked: without the causal mask */
     int64_t window;                    /* 0: off; n: n - 1 */
-    float softcap;
+    float softcap, dropout, scale;     /* scale 0: the usual one */
     values values;
 } shape;
 
@@ -65,6 +65,15 @@ static const shape cases[] = {
     {2, 300, 2, 1, 64, CLT_BF16, .unmasked = true, .window = 101, .softcap = 5.0f},
     {1, 500, 2, 2, 80, CLT_F16, .unmasked = true, .window = 71, .ids = true, .packed = true},
     {1, 300, 2, 2, 64, CLT_BF16, .unmasked = true, .values = LARGE},
+    {1, 280, 2, 1, 64, CLT_BF16, .alibi = true}, /* from here on also where warps are emulated */
+    {1, 200, 2, 2, 64, CLT_F16, .alibi = true, .window = 71},
+    {1, 290, 1, 1, 128, CLT_BF16, .alibi = true, .window = 101},
+    {1, 250, 2, 1, 64, CLT_BF16, .unmasked = true, .window = 31, .ids = true},
+    {1, 199, 2, 1, 64, CLT_F16, .dropout = 0.25f},
+    {1, 150, 2, 1, 128, CLT_BF16, .dropout = 0.1f, .window = 71, .ids = true, .alibi = true},
+    {2, 66, 2, 2, 80, CLT_BF16, .unmasked = true, .dropout = 0.25f, .softcap = 5.0f},
+    {1, 130, 2, 2, 64, CLT_BF16, .scale = -0.125f},
+    {1, 130, 1, 1, 128, CLT_F16, .scale = -0.1f, .alibi = true, .unmasked = true},
 };
 
 /* One matrix of tokens on host and device: `ld` elements per row, of which `cols` belong to tensors. */
@@ -152,7 +161,8 @@ static problem *make_problem(int device, const shape *s) {
     clt_attention_params *p = &x->p;
     p->q = at[0], p->k = at[1], p->v = at[2], p->o = clt_tensor_of(x->m[3].ref, wide + PAD, s->type);
     p->lse = tu_blank(device, (size_t)(tokens * s->heads));
-    p->scale = 1.0f / sqrtf((float)s->head_dim), p->softcap = s->softcap, p->window = s->window - 1;
+    p->scale = s->scale != 0.0f ? s->scale : 1.0f / sqrtf((float)s->head_dim);
+    p->dropout = s->dropout, p->seed = 77, p->step = 3, p->softcap = s->softcap, p->window = s->window - 1;
     p->mask = s->unmasked ? CLT_MASK_NONE : CLT_MASK_CAUSAL;
     if (s->alibi) p->slopes = tu_upload(device, x->slopes, (size_t)s->heads);
     if (s->ids) p->seq_ids = tu_upload_i32(device, x->ids, (size_t)tokens);
