@@ -52,14 +52,19 @@ arg_list clt_attention_common_args(const params *p) {
 
 /* --- bodies: work-groups in local memory --- */
 
-static clt_status launch_tiles(clt_ops *ops, const clt_variant *v, const char *name, const params *p,
-                               int64_t heads, const arg_list *l) {
-    size_t rows = (size_t)clt_variant_param(v, "ROWS", 16), tiles = ((size_t)p->seq + rows - 1) / rows;
-    size_t items = (size_t)clt_variant_param(v, "ITEMS", 4 * (long)rows);
+clt_status clt_attention_launch_tiles(clt_ops *ops, const clt_variant *v, const char *name, int64_t tiles,
+                                      int64_t heads, int64_t batch, const arg_list *l) {
+    size_t items = (size_t)clt_variant_param(v, "ITEMS", 4 * clt_variant_param(v, "ROWS", 16));
     clt_kernel *k;
     CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, name, v->options, &k));
-    return clt_launch(k, 3, (size_t[]){tiles * items, (size_t)heads, (size_t)p->batch},
+    return clt_launch(k, 3, (size_t[]){(size_t)tiles * items, (size_t)heads, (size_t)batch},
                       (size_t[]){items, 1, 1}, l->a, l->n);
+}
+
+static clt_status launch_tiles(clt_ops *ops, const clt_variant *v, const char *name, const params *p,
+                               int64_t heads, const arg_list *l) {
+    const int64_t rows = clt_variant_param(v, "ROWS", 16);
+    return clt_attention_launch_tiles(ops, v, name, CLT_CEIL_DIV(p->seq, rows), heads, p->batch, l);
 }
 
 static clt_status group_forward(clt_ops *ops, const clt_variant *v, const params *p) {
@@ -69,12 +74,13 @@ static clt_status group_forward(clt_ops *ops, const clt_variant *v, const params
     return launch_tiles(ops, v, "attention_forward", p, p->heads, &l);
 }
 
-static clt_status group_delta(clt_ops *ops, const clt_variant *v, const grad_params *g, clt_buffer *delta) {
+clt_status clt_attention_delta(clt_ops *ops, const clt_variant *v, const grad_params *g, clt_buffer **out) {
     const params *p = &g->fwd;
+    CLT_TRY(clt_ops_scratch(ops, 0, (uint64_t)(p->batch * p->heads * p->seq) * sizeof(float), out));
     arg_list l = {.n = 0};
     clt_attention_add_tensor(&l, g->dout);
     clt_attention_add_tensor(&l, p->o);
-    clt_attention_add(&l, CLT_BUF(delta));
+    clt_attention_add(&l, CLT_BUF(*out));
     clt_attention_add(&l, CLT_U32(p->seq));
     clt_attention_add(&l, CLT_U32(p->heads));
     clt_kernel *k;
@@ -83,16 +89,19 @@ static clt_status group_delta(clt_ops *ops, const clt_variant *v, const grad_par
                       (size_t[]){64, 1, 1}, l.a, l.n);
 }
 
+arg_list clt_attention_gradient_args(const grad_params *g, clt_buffer *delta) {
+    arg_list l = clt_attention_common_args(&g->fwd);
+    clt_attention_add_ref(&l, g->fwd.lse);
+    clt_attention_add(&l, CLT_BUF(delta));
+    clt_attention_add_tensor(&l, g->dout);
+    return l;
+}
+
 static clt_status group_backward(clt_ops *ops, const clt_variant *v, const grad_params *g) {
     const params *p = &g->fwd;
     clt_buffer *delta;
-    CLT_TRY(clt_ops_scratch(ops, 0, (uint64_t)(p->batch * p->heads * p->seq) * sizeof(float), &delta));
-    CLT_TRY(group_delta(ops, v, g, delta));
-    arg_list l = clt_attention_common_args(p);
-    clt_attention_add_ref(&l, p->lse);
-    clt_attention_add(&l, CLT_BUF(delta));
-    clt_attention_add_tensor(&l, g->dout);
-    arg_list kv = l;
+    CLT_TRY(clt_attention_delta(ops, v, g, &delta));
+    arg_list l = clt_attention_gradient_args(g, delta), kv = l;
     clt_attention_add_tensor(&l, g->dq);
     CLT_TRY(launch_tiles(ops, v, "attention_backward_q", p, p->heads, &l));
     clt_attention_add_tensor(&kv, g->dk);
@@ -160,7 +169,7 @@ static uint64_t cpu_workspace(clt_device_type type, const params *p) {
 
 static const clt_attention_body group = {"group", group_forward, group_backward, NULL, NULL, group_workspace};
 static const clt_attention_body cpu = {"cpu", cpu_forward, cpu_backward, NULL, NULL, cpu_workspace};
-static const clt_attention_body *const bodies[] = {&group, &cpu, &clt_attention_wgmma};
+static const clt_attention_body *const bodies[] = {&group, &cpu, &clt_attention_wgmma, &clt_attention_kept};
 
 static const clt_attention_body *body_of(const clt_variant *v) {
     for (size_t i = 0; i < CLT_COUNT_OF(bodies); i++)

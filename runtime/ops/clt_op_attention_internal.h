@@ -40,7 +40,24 @@ typedef struct {
     /* Upper bound in bytes of the scratch memory of either pass on this kind of device; NULL: no scratch. */
     uint64_t (*workspace)(clt_device_type type, const clt_attention_params *p);
 } clt_attention_body;
-extern const clt_attention_body clt_attention_wgmma;
+extern const clt_attention_body clt_attention_wgmma, clt_attention_kept;
+
+/* Parts of body "group" for bodies that use its kernels. launch_tiles: `tiles` work-groups of the row's ITEMS
+ * for each of `heads` heads of `batch` samples. delta: queues the kernel of that name; *out is scratch memory
+ * of slot 0. gradient_args: BACKWARD_ARGS of clkernels/attention/attention_mma_backward.cl and the like. */
+clt_status clt_attention_launch_tiles(clt_ops *ops, const clt_variant *v, const char *name, int64_t tiles,
+                                      int64_t heads, int64_t batch, const clt_attention_args *l);
+clt_status clt_attention_delta(clt_ops *ops, const clt_variant *v, const clt_attention_grad_params *g,
+                               clt_buffer **out);
+clt_attention_args clt_attention_gradient_args(const clt_attention_grad_params *g, clt_buffer *delta);
+
+/* Memory for ds, for rows with KEEP_DS. head_bytes: of one query head, its blocks of 64 x 64 on and below the
+ * diagonal. space: bytes in the caller's spare memory or in the row's own scratch memory. place: where it
+ * starts, counted in words; `bytes`: how much of it is needed. */
+uint64_t clt_attention_kept_head_bytes(const clt_attention_params *p);
+uint64_t clt_attention_kept_space(const clt_attention_grad_params *g);
+clt_status clt_attention_kept_place(clt_ops *ops, const clt_attention_grad_params *g, uint64_t bytes,
+                                    clt_ref *kept);
 
 /* Whether row v supports this call; if not, a later row of the table is tried. Params of rows that limit it,
  * in both tables: TYPES, the sum of 1 fp32, 2 bf16 and 4 fp16 (all types if absent); MASKS, the sum of 1

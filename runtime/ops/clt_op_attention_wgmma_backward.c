@@ -2,24 +2,13 @@
 #include "runtime/device/clt_tensor_map.h"
 #include "runtime/ops/clt_op_attention_internal.h"
 
-enum {
-    ROWS = 128,
-    KEPT_ROWS = 256,
-    TILE = 64,
-    ITEMS = 384,
-    PREPARE_ITEMS = 256,
-    SLOT_STATS = 0,
-    SLOT_KEPT = 2
-};
+enum { ROWS = 128, KEPT_ROWS = 256, TILE = 64, ITEMS = 384, PREPARE_ITEMS = 256, SLOT_STATS = 0 };
 
 /* Every launch over a part of the heads has an end where units idle: with four parts computing the scores
  * again is faster, and heads of 64 gain too little for any parts (clkernels/attention/README.md). Each part
  * is two launches with a counter each. */
 enum { MOST_PARTS = 3, LAUNCHES = 8 };
 _Static_assert(2 * MOST_PARTS <= LAUNCHES, "the kernels have LAUNCHES counters");
-
-/* Scratch memory for ds if the caller has none to spare. */
-static const uint64_t own_kept_bytes = 1152ull << 20;
 
 typedef clt_attention_params params;
 typedef clt_attention_grad_params grad_params;
@@ -56,19 +45,13 @@ static bool keeps_ds(const clt_variant *v) {
     return clt_variant_param(v, "KEEP_DS", 0) != 0;
 }
 
-/* ds of a query head: its blocks of 64 x 64 on and below the diagonal. */
-static uint64_t kept_bytes(const params *p) {
-    const uint64_t tiles = CLT_CEIL_DIV((uint64_t)p->seq, TILE);
-    return tiles * (tiles + 1) / 2 * TILE * TILE * 2;
-}
-
 /* How many (sample, key/value head) pairs are computed at once where ds is stored, in parts as even as
  * possible; 0: too few. */
 static int64_t kept_at_once(const grad_params *g) {
     const params *p = &g->fwd;
     const int64_t units = p->batch * p->kv_heads;
-    const uint64_t space = g->spare.buf ? g->spare_elements * clt_dtype_bytes(p->q.type) : own_kept_bytes;
-    const uint64_t fit = space / (kept_bytes(p) * (uint64_t)(p->heads / p->kv_heads));
+    const uint64_t head = clt_attention_kept_head_bytes(p);
+    const uint64_t fit = clt_attention_kept_space(g) / (head * (uint64_t)(p->heads / p->kv_heads));
     if (fit == 0) return 0;
     const int64_t parts = CLT_CEIL_DIV(units, (int64_t)CLT_MIN(fit, (uint64_t)units));
     return parts > (p->head_dim > TILE ? MOST_PARTS : 1) ? 0 : CLT_CEIL_DIV(units, parts);
@@ -211,14 +194,6 @@ static clt_status queries_kept(clt_ops *ops, const clt_variant *v, const grad_pa
     return launch(ops, v, "attention_kept", blocks * (uint64_t)at->units, &l);
 }
 
-/* Where ds is stored, counted in words. */
-static clt_status kept_place(clt_ops *ops, const grad_params *g, clt_ref *kept) {
-    const int64_t heads = kept_at_once(g) * (g->fwd.heads / g->fwd.kv_heads);
-    *kept = (clt_ref){g->spare.buf, g->spare.off * clt_dtype_bytes(g->fwd.q.type) / sizeof(uint32_t)};
-    if (kept->buf) return CLT_OK;
-    return clt_ops_scratch(ops, SLOT_KEPT, kept_bytes(&g->fwd) * (uint64_t)heads, &kept->buf);
-}
-
 static clt_status backward(clt_ops *ops, const clt_variant *v, const grad_params *g) {
     const params *p = &g->fwd;
     const int64_t units = p->batch * p->kv_heads, group = p->heads / p->kv_heads;
@@ -226,7 +201,8 @@ static clt_status backward(clt_ops *ops, const clt_variant *v, const grad_params
     clt_buffer *stats;
     clt_ref kept = clt_ref_none();
     CLT_TRY(clt_ops_scratch(ops, SLOT_STATS, stats_bytes(p), &stats));
-    if (keeps_ds(v)) CLT_TRY(kept_place(ops, g, &kept));
+    const uint64_t bytes = keeps_ds(v) ? clt_attention_kept_head_bytes(p) * (uint64_t)(at_once * group) : 0;
+    if (bytes) CLT_TRY(clt_attention_kept_place(ops, g, bytes, &kept));
     CLT_TRY(prepare(ops, v, g, stats));
     uint32_t number = 0;
     for (int64_t first = 0; first < units; first += at_once) {

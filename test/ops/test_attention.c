@@ -184,9 +184,10 @@ static void long_heads_fit_a_stack(void **state) {
 }
 
 /* Rows for Hopper's matrix units that take calls of 300 positions without the causal mask: forward one has
- * blocks of 112 keys, which leave the least of the last block empty. The others take them with the mask; all
- * other rows take both. */
+ * blocks of 112 keys, which leave the least of the last block empty. The others take them with the mask, as
+ * do rows that store ds; all other rows take both. */
 static bool takes_mask(const clt_variant *row, bool backward, clt_attention_mask mask) {
+    if (strcmp(row->body, "kept") == 0) return mask == CLT_MASK_CAUSAL;
     if (strcmp(row->body, "wgmma") != 0) return true;
     if (backward) return mask == CLT_MASK_CAUSAL || strcmp(row->id, "wgmma") == 0;
     if (mask == CLT_MASK_NONE) return strcmp(row->id, "full_112") == 0;
