@@ -109,7 +109,7 @@ at_leisure() { for script in "${leisurely[@]}"; do run_one "$script" nice -n 19 
 if [ $long = 0 ]; then
     # The longest and then the largest first, so that no long test runs alone at the end.
     # shellcheck disable=SC2012 # the names have no special characters
-    mapfile -t sources < <({ ls test/ops/test_{attention,attention8,gemm}.c test/model/test_{generate,units}.c test/train/test_amp.c &&
+    mapfile -t sources < <({ ls test/ops/test_{attention,attention8,gemm}.c test/model/test_generate.c test/train/test_amp.c &&
         ls -S test/{ops,model,train}/test_*.c; } | awk '!seen[$0]++')
     for name in $(programs "${sources[@]}"); do
         in_parallel "$name" || continue

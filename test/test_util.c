@@ -24,7 +24,7 @@ typedef struct {
 } tu_living;
 
 static struct {
-    bool tiny, brief, second_cpu, interpreted, own_rows, opened, wide;
+    bool tiny, brief, second_cpu, interpreted, own_rows, opened, wide, fast;
     tu_dev dev[MAX_DEVICES];
     int devices;
     tu_living living[MAX_LIVING];
@@ -55,6 +55,11 @@ bool tu_complete(void) {
     const char *complete = getenv("TEST_COMPLETE");
     return complete && *complete;
 }
+void tu_compile_fast(void) {
+    tu.fast = !tu_complete();
+    if (tu.fast)
+        print_message("[          ] kernels for CPUs are not optimized (TEST_COMPLETE=1: they are)\n");
+}
 bool tu_brief(void) {
     return tu.tiny || tu.brief;
 }
@@ -82,6 +87,7 @@ static void open_one(const char *pattern, const char *label) {
     d->dev = dev;
     snprintf(d->name, sizeof d->name, "%.60s / %.120s", f->platform, f->name);
     print_message("[  device  ] %s\n", d->name);
+    clt_device_compile_fast(dev, tu.fast && f->type == CLT_DEVICE_CPU);
     /* The tests compare every variant with the oracle themselves; where each launch is slow, once is enough.
      */
     clt_ops_params op = clt_ops_params_default();

@@ -52,6 +52,10 @@ const char *tu_device_name(int i);
  * Prints the names. Buffers that run leaves are freed after each call. On a CPU the rows that it does not use
  * by default are compiled without optimization, unless tu_complete. */
 void tu_each_variant(const char *op, void (*run)(int device, const char *id));
+/* After tu_init: on CPUs kernels are built without optimization, unless tu_complete. For tests of host code
+ * that compare a device with itself, since most of their time would be the compilers'. Not with
+ * tu_each_variant. */
+void tu_compile_fast(void);
 /* Whether the row that tu_each_variant forces now has the body `wide`, which takes only calls whose sizes,
  * row distances and offsets are multiples of 8 elements (norms: rows of a multiple of 64), whatever its id:
  * buffers start at multiples of 64 then, and the test must give it such shapes, since a forced row that does

@@ -1,11 +1,12 @@
 #!/bin/bash
 # The tests of operations whose cases are too many for every change: all combinations of types and options of attention and
-# of matrix products, which take minutes of compilers.
+# of matrix products, which take minutes of compilers. And the program that otherwise builds kernels without
+# optimization (tu_compile_fast).
 # timeout: 5400
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
-for name in test_attention test_attention8 test_gemm; do
-    TEST_COMPLETE=1 "$BUILD/test/ops/$name" >"$log" 2>&1
-    report "$name complete" $?
+for name in ops/test_{attention,attention8,gemm} model/test_units; do
+    TEST_COMPLETE=1 "$BUILD/test/$name" >"$log" 2>&1
+    report "${name#*/} complete" $?
 done
 for script in emulated_warps emulated_dpas; do
     TEST_COMPLETE=1 bash test/ops/$script.sh >"$log" 2>&1

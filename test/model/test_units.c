@@ -572,6 +572,7 @@ static void narrow_embeddings_read_the_narrow_slab(void **state) {
 
 int main(int argc, char **argv) {
     tu_init(argc, argv);
+    tu_compile_fast();
     const struct CMUnitTest tests[] = {cmocka_unit_test(units_cover_the_table),
                                        cmocka_unit_test(absent_units_change_no_bits),
                                        cmocka_unit_test(hooks_that_fail_stop_the_pass),
