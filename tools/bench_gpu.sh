@@ -5,7 +5,7 @@
 #   DEVICE     device pattern as for --device (default: nvidia)
 #   PYTHON     a python3 with PyTorch for that card; without one PyTorch is skipped with a line
 #   CLBENCH    the program (default build/clbench); may be several words
-#   SECTIONS   which of: gemm attention memory fp32 step eight (default: all but eight)
+#   SECTIONS   which of: gemm attention memory fp32 step eight mma (default: all but eight and mma)
 # No other program should use the card. Takes about ten minutes on an H200.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
@@ -16,8 +16,8 @@ mkdir -p "$out" || exit 1
 [ $# -gt 0 ] || trap 'rm -rf "$out"' EXIT
 for word in $SECTIONS; do
     case $word in
-    gemm | attention | memory | fp32 | step | eight) ;;
-    *) echo "unknown section '$word' (gemm attention memory fp32 step eight)" >&2; exit 2 ;;
+    gemm | attention | memory | fp32 | step | eight | mma) ;;
+    *) echo "unknown section '$word' (gemm attention memory fp32 step eight mma)" >&2; exit 2 ;;
     esac
 done
 torch=yes
@@ -97,5 +97,16 @@ if section eight "8-bit products and steps, against cuBLAS, our bf16 and torch.c
         steps+=(--ours "$out/eight-$model-amp_bf16.json")
     done
     theirs torch_step.py --clip --bias --model mpt-125m,mpt-1b "${steps[@]}" || failed=1
+fi
+if section mma "kernels for GPUs before Hopper, against Triton with mma.sync, FlashAttention-2 and torch.compile"; then
+    export CLTRAIN_DISABLE_ROW=wgmma
+    ours gemm --suite mpt-1b --type bf16 --numerics fast --check --seconds 0.3 --json "$out/mma-gemm.json"
+    theirs triton_gemm.py "$out/mma-gemm.json" --seconds 0.3 | tee "$out/mma-gemm.txt" || failed=1
+    grep -vE "[+](gelu|dgelu|add|sums)" "$out/mma-gemm.txt" | summary
+    ours attention --suite large --type bf16 --numerics fast --check
+    theirs torch_attention.py --backend flash || failed=1
+    ours step --suite mpt --model mpt-1b --precision amp_bf16 --json "$out/mma-step.json"
+    theirs torch_step.py --clip --bias --model mpt-1b --ours "$out/mma-step.json" || failed=1
+    unset CLTRAIN_DISABLE_ROW
 fi
 exit $failed

@@ -251,8 +251,8 @@ static void a_bad_weight_is_found(rig *r) {
     assert_non_null(strstr(what, "weight transformer.norm_f.weight: 256 of 256 values (rank 0, lane 0)"));
 }
 
-/* Allocated for the engine, beside its plan. On a GPU the operations' workspace may be smaller: the plan takes
- * the largest that a row of any vendor's GPUs asks for. */
+/* Allocated for the engine, beside its plan. On a GPU the operations' workspace may be smaller: the plan
+ * takes the largest that a row of any vendor's GPUs asks for. */
 static void check_memory(const rig *r, const clt_device_counters *before) {
     clt_device_counters now;
     clt_plan_memory m;
