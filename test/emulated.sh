@@ -17,11 +17,12 @@ emulate() {
     done
 }
 
-# run_emulated PROGRAM LEAST: a test program, which names the rows it runs, LEAST of those or more
+# run_emulated PROGRAM LEAST: a test program, which names the rows it runs, LEAST of those or more. Most of its time is
+# the compiler's, so kernels are optimized only with TEST_COMPLETE=1.
 run_emulated() {
     local program=$1 least=$2 tiny=--tiny code ran
     [ -z "${TEST_COMPLETE:-}" ] || tiny=
-    CLTRAIN_KERNEL_PATH=$tmp CLTRAIN_DEVICE=pocl CLTRAIN_DEVICE_TYPE=gpu CLTRAIN_NO_CACHE=1 timeout 1500 "$BUILD/test/ops/$program" $tiny >"$log" 2>&1
+    CLTRAIN_KERNEL_PATH=$tmp CLTRAIN_DEVICE=pocl CLTRAIN_DEVICE_TYPE=gpu CLTRAIN_NO_CACHE=1 TEST_EMULATED=1 timeout 1500 "$BUILD/test/ops/$program" $tiny >"$log" 2>&1
     code=$?
     ran=$(grep -oE "(mma|dpas)[0-9a-z_]+(, [a-z0-9]+)? on" "$log" | sort -u | sed 's/[, ].*//' | uniq | paste -sd ' ')
     [ $code = 0 ] && [ "$(wc -w <<<"$ran")" -ge "$least" ]
