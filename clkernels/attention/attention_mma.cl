@@ -33,6 +33,8 @@
 #define KEYS 32
 #define STAGES 1
 #endif
+/* Here the assembler spills with the other form, at heads of 128. */
+#define NUMBERS(lane_at, t) ((lane_at) ^ (uint)(t) << 5)
 #include "attention_mma.clh"
 
 /* Beside the outputs of long heads, scores of that many keys leave no registers for these features, and with dropout
