@@ -18,8 +18,7 @@
  * is not finite affects rows that do not see it (0 * NaN).
  *
  * Options: ROWS, ITEMS, MT (attention_mma.clh), KEYS, a multiple of 16, STAGES, 1 or 2, HEAD_DIM up to
- * 128, a multiple of 8, TYPE (1, 2), features as in attention.clh; KEEP_QUERIES, see
- * below.
+ * 128, a multiple of 8, TYPE (1, 2), features as in attention.clh.
  * Launch: local {ITEMS}, global {tiles * ITEMS, heads, batch}.
  * Requires: PTX with mma.sync m16n8k16, ldmatrix and cp.async; all rows at multiples of 16 bytes; local
  * memory of (ROWS + 2 KEYS STAGES) * UNITS * 16 bytes. */
@@ -69,9 +68,7 @@
  * multiplies s; 0 is replaced by a scale without effect. */
 #define GIVEN(scale) (SOFTCAP ? 1.0f : (scale) == 0.0f ? 0x1p-100f : (scale))
 /* Whether queries stay in registers instead of being loaded again for each block. */
-#ifndef KEEP_QUERIES
 #define KEEP_QUERIES (TILES * MT <= 8 && !(SOFTCAP || SEQ_IDS || DROPOUT))
-#endif
 
 /* Draws which probabilities of the block dropout keeps: bit 2 y + e of a row is for key 8 y + e of the
  * lane. Before anything of the block is in registers, and without unrolling, so that nothing spills. */

@@ -50,11 +50,10 @@
 #define B_ALONG_K (FORM == 0)
 #define HALVES (BK / 16) /* parts of a step, 16 along k */
 /* CLT_COPY_WAIT takes a literal. */
-#if STAGES == 3
-#define WAIT_FOR_NEXT() CLT_COPY_WAIT(1)
-#elif STAGES == 4
-#define WAIT_FOR_NEXT() CLT_COPY_WAIT(2)
+#if STAGES != 3
+#error "the next step is complete when one younger batch is left: three stages"
 #endif
+#define WAIT_FOR_NEXT() CLT_COPY_WAIT(1)
 
 /* How an item copies an operand with `width` rows of m or n: of each row of the tile, in memory, UNITS_OF
  * units are copied by as many items, so that an item always has the same unit, of every ROWS_AT_ONCE-th row. */

@@ -2,8 +2,7 @@
  * clkernels/attention/attention_mma_backward.cl with KEEP_DS. */
 #include "runtime/ops/clt_op_attention_internal.h"
 
-/* MOST_PARTS: every launch over a part of the samples has an end where units idle. KEPT_ROWS:
- * attention_mma_kept.clh, with its 32 rows of a warp. */
+/* MOST_PARTS: every launch over a part of the samples has an end where units idle. */
 enum { TILE = 64, SLOT_KEPT = 2, MOST_PARTS = 3 };
 
 /* Scratch memory for ds if the caller has none to spare. */
