@@ -12,7 +12,7 @@
  *
  * flags: 1 along, 2 across, 4 one scale per patch. sample: rows per sample.
  * Launch: global {ceil(cols / BLOCK), samples * ceil(sample / BLOCK)}, local {1, 1}.
- * Requires: local memory of BLOCK * (BLOCK + 16) bytes, and with values of BLOCK * BLOCK elements more. */
+ * Requires: local memory of BLOCK * (BLOCK + 20) bytes, and with values of BLOCK * BLOCK elements more. */
 #include "../gemm/gemm_cpu.clh"
 #include "quantize.clh"
 #include "quantize_value.clh"
@@ -42,6 +42,7 @@ typedef struct {
 /* What becomes of it; local memory for BLOCK rows and columns. */
 typedef struct {
     __local uint *row_scale, *col_scale; /* the largest magnitudes first, then the scales' bits */
+    __local float *col_inverse;
     __local uint *turned;                /* [BLOCK / 4][BLOCK] */
 } patch_state;
 
@@ -122,8 +123,10 @@ static inline void set_scales(patch_state s, uint all, bool tile)
     EACH(v, V)
     {
         const uint16 row = vload16(v, s.row_scale), col = vload16(v, s.col_scale), one = (uint16)(all);
+        const uint16 down = clt_block8_scale16(tile ? one : col);
         vstore16(clt_block8_scale16(tile ? one : row), v, s.row_scale);
-        vstore16(clt_block8_scale16(tile ? one : col), v, s.col_scale);
+        vstore16(down, v, s.col_scale);
+        vstore16(clt_block8_inverse16(down), v, s.col_inverse);
     }
 }
 
@@ -146,7 +149,7 @@ static inline void round_rows(const patch *p, patch_state s, size_t r, uint flag
             if (whole || r + i < p->height)
                 *(__global uchar16 *)(q + (r + i) * ldq + 16 * v) = convert_uchar16(clt_block8_word16(x[i], inv[i]) & 255u);
         if (flags & ACROSS) {
-            const float16 down = clt_block8_inverse16(vload16(v, s.col_scale));
+            const float16 down = vload16(v, s.col_inverse);
             uint16 word = (uint16)(0u);
             EACH(i, 4) word |= (clt_block8_word16(x[i], down) & 255u) << (uint)(8 * i);
             vstore16(word, 0, s.turned + r / 4 * BLOCK + 16 * v);
@@ -177,7 +180,8 @@ __kernel CLT_ONE_ITEM void quantize(uint rows, uint cols, uint sample, uint flag
                                     ulong ldt, __global float *ts, ulong ts_off, ulong ldts VALUE_ARGS)
 {
     __local uint row_scale[BLOCK], col_scale[BLOCK], turned[BLOCK / 4 * BLOCK];
-    const patch_state state = {row_scale, col_scale, turned};
+    __local float col_inverse[BLOCK];
+    const patch_state state = {row_scale, col_scale, col_inverse, turned};
     const size_t per_sample = (sample + BLOCK - 1) / BLOCK, place = get_global_id(1);
     const size_t in_sample = place % per_sample * BLOCK, row0 = place / per_sample * sample + in_sample;
     const size_t col0 = get_global_id(0) * BLOCK;

@@ -141,29 +141,28 @@ quantize(uint rows, uint cols, uint sample, uint flags, __global const in_type *
     add_maxima(&from, chunk, first, height, left, row_max, col_max, &patch_max);
     barrier(CLK_LOCAL_MEM_FENCE);
     const bool tile = flags & TILE;
-    const uint all = clt_block8_scale(patch_max);
     for (uint i = lid; i < BLOCK; i += WG) {
-        row_max[i] = tile ? all : clt_block8_scale(row_max[i]);
-        col_max[i] = tile ? all : clt_block8_scale(col_max[i]);
+        const uint row = clt_block8_scale(tile ? patch_max : row_max[i]);
+        const uint col = clt_block8_scale(tile ? patch_max : col_max[i]);
+        if ((flags & ALONG) && i < (tile ? 1 : height))
+            s[s_off + col0 / BLOCK * lds + (tile ? row0 / BLOCK : row0 + i)] = as_float(row);
+        if ((flags & ACROSS) && i < (tile ? 1 : width))
+            ts[ts_off + patch * ldts + (tile ? col0 / BLOCK : col0 + i)] = as_float(col);
+        row_max[i] = as_uint(clt_block8_inverse(row)); /* from here on the inverses */
+        col_max[i] = as_uint(clt_block8_inverse(col));
     }
     barrier(CLK_LOCAL_MEM_FENCE);
 
-    for (uint i = lid; i < BLOCK; i += WG) {
-        if ((flags & ALONG) && i < (tile ? 1 : height))
-            s[s_off + col0 / BLOCK * lds + (tile ? row0 / BLOCK : row0 + i)] = as_float(row_max[i]);
-        if ((flags & ACROSS) && i < (tile ? 1 : width))
-            ts[ts_off + patch * ldts + (tile ? col0 / BLOCK : col0 + i)] = as_float(col_max[i]);
-    }
     q += q_off + row0 * ldq + col0 + chunk;
     for (uint r = first; r < BLOCK; r += STRIDE) {
         const float8 v = load_row(&from, r, r < height ? left : 0, true);
         if ((flags & ALONG) && r < height) {
-            const float f = clt_block8_inverse(row_max[r]);
+            const float f = as_float(row_max[r]);
             *(__global uint2 *)(q + r * ldq) = (uint2)(FOUR((v.s0, f), (v.s1, f), (v.s2, f), (v.s3, f)),
                                                        FOUR((v.s4, f), (v.s5, f), (v.s6, f), (v.s7, f)));
         }
         if (flags & ACROSS) {
-#define TURN(i, e) turned[(chunk + i) * LD_TURN + r] = (uchar)WORD(e, clt_block8_inverse(col_max[chunk + i]));
+#define TURN(i, e) turned[(chunk + i) * LD_TURN + r] = (uchar)WORD(e, as_float(col_max[chunk + i]));
             TURN(0, v.s0) TURN(1, v.s1) TURN(2, v.s2) TURN(3, v.s3)
             TURN(4, v.s4) TURN(5, v.s5) TURN(6, v.s6) TURN(7, v.s7)
         }

@@ -29,10 +29,13 @@ static operand make_operand(clt_check *c, int64_t rows, int64_t k, int32_t block
     int8_t *const q = (int8_t *)host;
     for (int64_t i = 0; i < rows * ld; i++) q[i] = (int8_t)(random[i] * 128.0f);
     q[0] = q[1] = -128;
-    for (size_t i = 0; i < scales; i++) /* 2^-12 ... 2^3, some 0 and some far apart */
+    for (size_t i = 0; i < scales;
+         i++) { /* 2^-12 ... 2^4, some 0 and some far apart; of 8 significant bits */
+        const float bits8 = (float)(128 + i * 37 % 128) / 128;
         scale[i] = i % 11 == 3   ? 0.0f
                    : i % 13 == 5 ? (seed & 1 ? 0x1p70f : 0x1p-120f)
-                                 : 1.0f / (float)(1 << (int)(random[rows * ld + (int64_t)i] * 8 + 8)) * 16;
+                                 : bits8 / (float)(1 << (int)(random[rows * ld + (int64_t)i] * 8 + 8)) * 16;
+    }
     operand o = {.device = {.ld = ld, .ld_scale = ld_scale, .block = block, .tile = tile ? block : 1},
                  .host = {q, ld, scale, ld_scale, block, tile ? block : 1}};
     o.device.q = clt_check_upload(c, q, words);

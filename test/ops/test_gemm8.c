@@ -34,12 +34,14 @@ typedef struct { /* an operand on both sides */
  * underflow; 3 with NaN, as the blocks of an infinity have. Kind 4: all numbers -128 or 127, scales of 1. */
 static float make_scale(int kind, uint64_t i, uint64_t seed) {
     const int e = (int)tu_random_below(seed, i, 24);
+    const double bits8 =
+        (double)(128 + tu_random_below(seed + 1, i, 128)) / 128; /* as quantising makes them */
     if (kind == 4) return 1.0f;
     if (kind > 0 && i % 9 == 4) return 0.0f;
     if (kind == 3 && i % 37 == 5) return NAN;
-    if (kind == 1) return (float)ldexp(1.0, 60 - 5 * e);
-    if (kind == 2) return (float)ldexp(1.0, i % 2 ? 122 - e : -126 + e);
-    return (float)ldexp(1.0, e / 4 - 8);
+    if (kind == 1) return (float)ldexp(bits8, 60 - 5 * e);
+    if (kind == 2) return (float)ldexp(bits8, i % 2 ? 122 - e : -126 + e);
+    return (float)ldexp(bits8, e / 4 - 8);
 }
 
 /* Scales of the even kinds are where copy engines need them: at multiples of 16 bytes. */

@@ -56,16 +56,18 @@ static float *make_numbers(int kind, size_t n, clt_dtype type) {
 
 /* --- the oracle against the definition --- */
 
+/* s is the least of 8 significant bits that is not below amax / 127, up to the rounding of one product. */
 static void scale_is_defined(float amax) {
-    const double a = (double)amax, s = (double)clt_ref_scale8(amax);
+    const double a = (double)amax, s = (double)clt_ref_scale8(amax), slack = 0x1p-23;
     int e;
     if (amax == 0.0f) {
         assert_true(s == 0.0 && !signbit(s));
         return;
     }
-    assert_true(frexp(s, &e) == 0.5 && s >= 0x1p-126 && s <= 0x1p122);
-    assert_true(a <= 127.0 * s);
-    assert_true(s == 0x1p-126 || a > 127.0 * (s / 2));
+    const double eight = frexp(s, &e) * 256.0, unit = ldexp(1.0, e - 8);
+    assert_true(floor(eight) == eight && s >= 0x1p-126 && s <= 0x1.04p121);
+    assert_true(a <= 127.0 * s * (1 + slack));
+    assert_true(s == 0x1p-126 || a > 127.0 * (s - unit) * (1 - slack));
 }
 
 static void oracle_scales(void **state) {
@@ -83,12 +85,12 @@ static void oracle_scales(void **state) {
         scale_is_defined(x), scale_is_defined(nextafterf(x, INFINITY)), scale_is_defined(nextafterf(x, 0.0f));
     }
     scale_is_defined(0.0f);
-    assert_true(clt_ref_scale8(0x1.fffffep127f) == 0x1p122f && clt_ref_scale8(127.0f) == 1.0f);
-    assert_true(clt_ref_scale8(0x1.fc0002p6f) == 2.0f && clt_ref_scale8(0x1p-149f) == 0x1p-126f);
+    assert_true(clt_ref_scale8(0x1.fffffep127f) == 0x1.04p121f && clt_ref_scale8(127.0f) == 1.0f);
+    assert_true(clt_ref_scale8(127.25f) == 0x1.02p0f && clt_ref_scale8(0x1p-149f) == 0x1p-126f);
     assert_true(isnan(clt_ref_scale8(INFINITY)) && isnan(clt_ref_scale8(NAN)));
 }
 
-/* |q s - x| is at most s / 2, and half of it is rounded to an even q. */
+/* q is nearest to x * (1 / s), half is rounded to an even q, and |q s - x| is about s / 2 at most. */
 static void oracle_rounds_to_nearest_even(void **state) {
     (void)state;
     enum { ROWS = 24, COLS = 512 };
@@ -104,9 +106,11 @@ static void oracle_rounds_to_nearest_even(void **state) {
                                                     .along = {q, COLS, scale, ROWS, 64, 1}});
         for (int r = 0; r < ROWS; r++)
             for (int c = 0; c < COLS; c++) {
-                const double s = (double)scale[c / 64 * ROWS + r], v = (double)q[r * COLS + c];
-                const double off = fabs(v * s - (double)x[r * COLS + c]);
-                assert_true(off <= s / 2 && (off < s / 2 || s == 0 || q[r * COLS + c] % 2 == 0));
+                const float s = scale[c / 64 * ROWS + r], inverse = s > 0.0f ? 1.0f / s : 0.0f;
+                const double v = (double)q[r * COLS + c], e = (double)x[r * COLS + c];
+                const double off = fabs(v - e * (double)inverse);
+                assert_true(off < 0.5 || (off == 0.5 && q[r * COLS + c] % 2 == 0));
+                assert_true(fabs(v * (double)s - e) <= (double)s * (0.5 + 127 * 0x1p-23));
                 assert_true(v >= -127 && v <= 127);
             }
         clt_free(x);

@@ -61,8 +61,8 @@ typedef struct {
     int64_t ld_scale;
     int32_t block, tile;
 } clt_ref_blocks8;
-/* The scale of values whose largest magnitude is `amax`: the smallest power of two s of at least 2^-126 with
- * amax <= 127 s; +0 for 0, NaN for infinity or NaN. */
+/* The scale of values whose largest magnitude is `amax`: amax / 127 rounded up to 8 significant bits, at
+ * least 2^-126 (docs/numerics.md says how); +0 for 0, NaN for infinity or NaN. */
 float clt_ref_scale8(float amax);
 /* Host form of clt_quantize_params; an absent output has no q. y is rounded to `type`, that of x. */
 typedef struct {

@@ -5,18 +5,21 @@
 
 #include "runtime/base/clt_memory.h"
 
-/* By comparing, while the kernels take it from the exponent's bits. */
+/* Through double, while the kernels work on the bits. */
 float clt_ref_scale8(float amax) {
     if (isnan(amax) || isinf(amax)) return NAN;
     if (amax == 0.0f) return 0.0f;
-    float s = 0x1p-126f;
-    while (amax > 127.0f * s) s = s * 2.0f; /* 127 s is exact, and s stays at most 2^122 */
-    return s;
+    const float step = amax * 0x1.020408p-7f; /* 1 / 127 */
+    if (step <= 0x1p-126f) return 0x1p-126f;
+    int e;
+    const double m = frexp((double)step, &e); /* 0.5 <= m < 1: m * 256 has 8 bits in front of the point */
+    return (float)ldexp(ceil(m * 256.0), e - 8);
 }
 
 static int8_t quantised(float x, float scale) {
     if (scale == 0.0f || isnan(scale)) return 0;
-    return (int8_t)rint((double)x / (double)scale); /* exact quotient: ties are ties */
+    const float inverse = 1.0f / scale;
+    return (int8_t)rint((double)x * (double)inverse); /* exact product: ties are ties */
 }
 
 /* A rectangle of x that shares a scale. */
