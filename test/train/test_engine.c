@@ -268,7 +268,7 @@ static void check_memory(const rig *r, const clt_device_counters *before) {
 /* What updates have moved from and to files in train: three with all of the state, and the hashes of step 2.
  */
 static void check_traffic(const rig *r) {
-    const clt_offload_traffic t = clt_engine_file_traffic(r->engine);
+    const clt_offload_traffic t = clt_engine_offload_traffic(r->engine);
     clt_plan_memory m;
     const clt_device_type type = clt_device_get_facts(tu_device(0))->type;
     tu_assert_ok(clt_plan_memory_of(r->cfg, &r->plan, type, r->plan.microbatch, &m), "plan");

@@ -193,7 +193,7 @@ static void check_rank(const clt_slab_table *t, const clt_shards *shards, int ra
     assert_int_equal(clt_slab_create_shard(dev, t, shards, rank, 4, "shard", &s), CLT_OK);
     assert_int_equal(clt_slab_create_shard(dev, t, shards, rank, 2, "half", &half), CLT_OK);
     assert_int_equal(clt_slab_create_narrow(dev, s, "narrow", &narrow), CLT_OK);
-    assert_int_equal(clt_slab_create_pinned(dev, t, own, shards->buckets, "pinned", &pinned), CLT_OK);
+    assert_int_equal(clt_slab_create_pinned(dev, t, own, shards->buckets, 0, "pinned", &pinned), CLT_OK);
     assert_int_equal(s->buffers, CLT_CEIL_DIV(clt_shards_owned(shards, rank), limit));
     const clt_slab *all[] = {s, half, narrow, pinned};
     for (size_t k = 0; k < CLT_COUNT_OF(all); k++) {
