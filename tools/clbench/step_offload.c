@@ -127,13 +127,13 @@ void step_offload_print(const step_offload_options *o, const step_offload *w, co
     const clt_plan_memory *m = &p->memory;
     char host[32], file[32], stays[32], device[32];
     if (!o->where) return;
-    printf("  state        %s in host memory, %s in files, %s on the device; device memory in use at most %s\n",
+    printf("  state        %s in host memory, %s in files, %s on the device; %s of device memory in use\n",
            clt_human_bytes((double)w->pinned_bytes, host), clt_human_bytes((double)m->file, file),
            clt_human_bytes((double)m->resident_bytes, stays),
            clt_human_bytes((double)w->device_bytes, device));
     printf("  a step       moves %.2f GB to the device and %.2f GB back\n", (double)w->step.read * 1e-9,
            (double)w->step.written * 1e-9);
-    print_rates(o, w);
+    if (moved(w) > 0) print_rates(o, w);
     const double share = CLT_MIN(w->step.seconds / seconds, 1.0);
     printf("  bound by     %s: the update takes %.1f %% of a step of %.3f s; without it %.3f s\n",
            share < 0.5 ? "the device's computation" : o->folder ? "the disk" : "the link", 100 * share,

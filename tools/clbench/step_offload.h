@@ -16,7 +16,7 @@ typedef struct {
     bench_link_rates link;  /* with host memory */
     clt_scratch_rates disk; /* with files */
     clt_offload_traffic step; /* of one step, and its update's seconds */
-    uint64_t device_bytes, pinned_bytes; /* that the process had at most, has */
+    uint64_t device_bytes, pinned_bytes; /* in use */
 } step_offload;
 
 /* The first error of the options; NULL: none. */

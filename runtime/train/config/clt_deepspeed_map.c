@@ -189,6 +189,8 @@ static clt_status map_offload(clt_deepspeed *d, int stage) {
         clt_notices_add(d->r.notices, from, "DeepSpeed offloads from stage 1 on, too");
         return CLT_OK;
     }
+    if (is_offload(name) && part < 1.0)
+        CLT_TRY(clt_deepspeed_put(d, ratio, "cltrain.offload_ratio", json_real(part)));
     if (!strcmp(name, "nvme")) return map_files(d, from);
     return clt_deepspeed_put(d, from, to, json_string(is_offload(name) ? "host" : "none"));
 }
