@@ -289,7 +289,7 @@ static void print_notes(const clt_config *c, const clt_plan *p, const stages *s)
     clt_plan_notes(c, p, &notes);
     for (size_t i = 0; i < notes.n; i++) printf("note         %s\n", notes.v[i]);
     clt_strv_free(&notes);
-    if (p->whole_gradients) return;
+    if (p->whole_gradients || high->stage == p->stage) return;
     clt_plan_notes(c, high, &notes);
     for (size_t i = 0; i < notes.n; i++) printf("note         stage %d: %s\n", high->stage, notes.v[i]);
     clt_strv_free(&notes);

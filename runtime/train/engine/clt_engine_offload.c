@@ -79,10 +79,12 @@ static clt_status claim(clt_offload_ring *o, place *p) {
     return CLT_OK;
 }
 
+/* What offloaded slabs have at an element; also if they have nothing there, because another rank owns it. */
 static bool is_on_device(const clt_offload_ring *o, uint64_t first) {
     int s = 0;
     while (s < CLT_STATES && !o->slab[s]) s++;
-    return s == CLT_STATES || clt_buffer_is_on_device(clt_slab_at(o->slab[s], first, NULL).buf);
+    const clt_buffer *b = s < CLT_STATES ? clt_slab_at(o->slab[s], first, NULL).buf : NULL;
+    return !b || clt_buffer_is_on_device(b);
 }
 
 /* The stretches that come from files. */
