@@ -139,7 +139,7 @@ if section offload "optimizer state in host memory and in files, against the sam
         --json "$out/offload-13b-host.json"
     for where in none host file; do
         with=()
-        [ $where = none ] || with=(--offload $where)
+        [ $where = none ] || with=(--offload "$where")
         [ $where != file ] || with+=(--offload-folder "$folder/state")
         watched 90 "${bf16[@]}" --model mpt-1b --microbatch 8 --accumulate 2 --steps 1 "${with[@]}" \
             --json "$out/offload-1b-$where.json"

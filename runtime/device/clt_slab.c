@@ -165,11 +165,11 @@ static void append(clt_slab *s, int *of, int buffer, uint64_t origin, uint64_t e
 
 /* How a slab with holes fills its buffers. */
 typedef struct {
-    uint64_t limit; /* elements of a buffer */
-    bool whole;     /* a tensor lies in one buffer, which may therefore exceed the limit */
-    uint64_t resident; /* the first elements of the ranges, which have buffers of their own */
-    int *of;           /* the buffer of each piece; -1: a hole */
-    uint64_t *held;    /* elements of each buffer */
+    uint64_t limit;         /* elements of a buffer */
+    bool whole;             /* a tensor lies in one buffer, which may therefore exceed the limit */
+    uint64_t resident;      /* the first elements of the ranges, which have buffers of their own */
+    int *of;                /* the buffer of each piece; -1: a hole */
+    uint64_t *held;         /* elements of each buffer */
     int buffers, residents; /* buffers in all; those of `resident`, the first ones */
 } packing;
 
@@ -219,7 +219,7 @@ typedef clt_status (*buffer_maker)(clt_device *dev, size_t bytes, const char *na
 
 /* What slabs with holes differ in. */
 typedef struct {
-    bool whole; /* as in packing */
+    bool whole;        /* as in packing */
     uint64_t resident; /* as in packing; made with clt_buffer_create */
     uint32_t element_bytes;
     const char *name;

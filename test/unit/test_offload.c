@@ -29,8 +29,9 @@ typedef struct {
 
 static void open_slab(rig *r, const char *name, clt_slab **out) {
     const clt_slab_range all = {0, TOTAL};
-    tu_assert_ok(r->file ? clt_slab_create_in_file(r->dev, &r->table, &all, 1, r->resident, r->file, name, out)
-                         : clt_slab_create_pinned(r->dev, &r->table, &all, 1, r->resident, name, out),
+    tu_assert_ok(r->file
+                     ? clt_slab_create_in_file(r->dev, &r->table, &all, 1, r->resident, r->file, name, out)
+                     : clt_slab_create_pinned(r->dev, &r->table, &all, 1, r->resident, name, out),
                  name);
 }
 
@@ -168,7 +169,8 @@ static void passes_wait_for_each_other(void **state) {
     close_rig(&r);
 }
 
-/* The first stretches are on the device: they are used where they are, in one piece, and nothing of them moves.
+/* The first stretches are on the device: they are used where they are, in one piece, and nothing of them
+ * moves.
  */
 static void resident_stretches_stay(void **state) {
     (void)state;

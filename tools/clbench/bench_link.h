@@ -7,7 +7,8 @@
 
 typedef enum {
     BENCH_PINNED,     /* the driver's own memory, as offloaded state has it */
-    BENCH_REGISTERED, /* the program's memory in large pages, touched by all cores, then given to the driver */
+    BENCH_REGISTERED, /* the program's memory in large pages, touched by all cores, then given to the driver
+                       */
     BENCH_LINK_KINDS
 } bench_link_kind;
 

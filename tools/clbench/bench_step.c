@@ -110,7 +110,8 @@ static clt_status make_config(const step_bench *b, const step_shape *s, int64_t 
         "scheduler: {name: constant_with_warmup, t_warmup: 0ba}\n"
         "%s"
         "max_duration: 1000ba\neval_interval: 0\nseed: 17\nprecision: %s\nglobal_train_batch_size: %lld\n"
-        "device_train_microbatch_size: %lld\ndevice_eval_batch_size: 1\ncltrain: {tune: cache%s%s%s%s%s%s%s}\n",
+        "device_train_microbatch_size: %lld\ndevice_eval_batch_size: 1\ncltrain: {tune: "
+        "cache%s%s%s%s%s%s%s}\n",
         model,
         b->no_clip ? "" : "algorithms: {gradient_clipping: {clipping_type: norm, clipping_threshold: 1.0}}\n",
         b->precision, (long long)(mb * b->accumulate), (long long)mb,
@@ -485,8 +486,7 @@ static int look_at_options(const step_bench *b, const clt_command *c) {
 }
 
 int bench_step(int argc, char **argv) {
-    step_bench b = {
-        .suite = "mpt", .precision = "fp32", .accumulate = 1, .seconds = 3, .offload.ratio = -1};
+    step_bench b = {.suite = "mpt", .precision = "fp32", .accumulate = 1, .seconds = 3, .offload.ratio = -1};
     const clt_option options[] = {
         {"suite", 's', CLT_OPT_STR, &b.suite, "NAME",
          "mpt (125m to 13b at 2048 tokens, the default), seq (1b from 512 to 8192), cpu (small shapes), vit "
@@ -500,20 +500,18 @@ int bench_step(int argc, char **argv) {
          "with exact8: 8, attention in 8-bit blocks, or 16; default as in training"},
         {"numerics", 0, CLT_OPT_STR, &b.numerics, "MODE", "exact or fast; default as in training"},
         {"recompute", 0, CLT_OPT_STR, &b.recompute, "WHAT", "none, norms, blocks; default as in training"},
-        {"no-bias", 0, CLT_OPT_FLAG, &b.no_bias, NULL,
-         "models without biases (no_bias: true), also in norms"},
+        {"no-bias", 0, CLT_OPT_FLAG, &b.no_bias, NULL, "models without biases, also in norms"},
         {"no-clip", 0, CLT_OPT_FLAG, &b.no_clip, NULL,
          "no gradient clipping; the norm is not computed either, except for amp_fp16, which needs it"},
-        {"microbatch", 0, CLT_OPT_INT, &b.microbatch, "N",
-         "samples of a microbatch (default: as many as fit)"},
+        {"microbatch", 0, CLT_OPT_INT, &b.microbatch, "N", "samples of a microbatch (default: what fits)"},
         {"accumulate", 0, CLT_OPT_INT, &b.accumulate, "N", "microbatches per step (default 1)"},
         {"offload", 0, CLT_OPT_STR, &b.offload.where, "WHERE",
-         "host or file: optimizer state there, as cltrain.offload; a step of one microbatch more times the update alone"},
+         "host or file: optimizer state there, as cltrain.offload; a step of one microbatch more times the "
+         "update alone"},
         {"offload-folder", 0, CLT_OPT_STR, &b.offload.folder, "FOLDER", "of --offload file"},
         {"offload-ratio", 0, CLT_OPT_FLOAT, &b.offload.ratio, "R",
          "part of the state that is offloaded, 0 to 1 (default: 1, or what the host's memory takes)"},
-        {"steps", 0, CLT_OPT_INT, &b.steps, "N",
-         "time exactly N steps, after one of two microbatches (default: as many as --seconds takes, after four)"},
+        {"steps", 0, CLT_OPT_INT, &b.steps, "N", "time exactly N steps, after one of two microbatches"},
         {"seconds", 't', CLT_OPT_FLOAT, &b.seconds, "S", "time to spend measuring a row (default 3)"},
         {"peak", 0, CLT_OPT_FLOAT, &b.peak_given, "TFLOPS", "nominal peak of this precision, for MFU"},
         {"json", 'j', CLT_OPT_STR, &b.json, "FILE", "write the rows as JSON"},
@@ -527,7 +525,6 @@ int bench_step(int argc, char **argv) {
         "same precision and over its maker's figure.",
         "  clbench step --suite mpt --precision amp_bf16\n"
         "  clbench step --suite mpt --model mpt-1b --precision amp_bf16 --json step.json\n"
-        "  clbench step --suite cpu\n"
         "  clbench step --model mpt-7b --precision amp_bf16 --offload host --accumulate 64 --steps 2\n"
         "  clbench step --suite vit --model vit-huge-16 --precision amp_bf16 --no-clip\n",
         options,

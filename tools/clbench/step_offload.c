@@ -136,8 +136,10 @@ void step_offload_print(const step_offload_options *o, const step_offload *w, co
     if (moved(w) > 0) print_rates(o, w);
     const double share = CLT_MIN(w->step.seconds / seconds, 1.0);
     printf("  bound by     %s: the update takes %.1f %% of a step of %.3f s; without it %.3f s\n",
-           share < 0.5 ? "the device's computation" : o->folder ? "the disk" : "the link", 100 * share,
-           seconds, CLT_MAX(seconds - w->step.seconds, 0.0));
+           share < 0.5 ? "the device's computation"
+           : o->folder ? "the disk"
+                       : "the link",
+           100 * share, seconds, CLT_MAX(seconds - w->step.seconds, 0.0));
     fflush(stdout);
 }
 

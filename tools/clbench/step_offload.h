@@ -13,9 +13,9 @@ typedef struct {
 } step_offload_options;
 
 typedef struct {
-    bench_link_rates link;  /* with host memory */
-    clt_scratch_rates disk; /* with files */
-    clt_offload_traffic step; /* of one step, and its update's seconds */
+    bench_link_rates link;               /* with host memory */
+    clt_scratch_rates disk;              /* with files */
+    clt_offload_traffic step;            /* of one step, and its update's seconds */
     uint64_t device_bytes, pinned_bytes; /* in use */
 } step_offload;
 

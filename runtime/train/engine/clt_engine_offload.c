@@ -15,7 +15,7 @@ struct clt_offload_ring {
     clt_device *dev;
     clt_slab *slab[CLT_STATES];
     uint64_t row[CLT_STATES]; /* the first element of each state in a place */
-    uint64_t most;        /* UINT64_MAX: everything is on the device */
+    uint64_t most;            /* UINT64_MAX: everything is on the device */
     place place[PLACES];
     unsigned turn;        /* stretches that the pass has brought */
     place *now;           /* of the current stretch; NULL: it is on the device */

@@ -12,10 +12,10 @@
  *         CLT_TRY(clt_offload_leave(o, states that have changed, x));
  *     CLT_TRY(clt_offload_end(o));
  *
- * Parts of the slabs may be on the device (clt_slab_create_pinned): their stretches stay where they are, of any
- * length. Without offload `o` is NULL: all of these do nothing, and clt_offload_at is the place in the slab. With
- * host memory nothing here waits on the host; with files bring waits for the file and end for the device.
- * Host functions that read the slabs (clt_slab_read) wait for what is queued. */
+ * Parts of the slabs may be on the device (clt_slab_create_pinned): their stretches stay where they are, of
+ * any length. Without offload `o` is NULL: all of these do nothing, and clt_offload_at is the place in the
+ * slab. With host memory nothing here waits on the host; with files bring waits for the file and end for the
+ * device. Host functions that read the slabs (clt_slab_read) wait for what is queued. */
 #ifndef CLT_ENGINE_OFFLOAD_H
 #define CLT_ENGINE_OFFLOAD_H
 
@@ -35,8 +35,8 @@ clt_status clt_offload_create(clt_device *dev, clt_slab *const slab[CLT_STATES],
 void clt_offload_destroy(clt_offload_ring *o); /* NULL is allowed */
 
 bool clt_offload_has(const clt_offload_ring *o, clt_state state);
-/* Elements of the longest stretch of the states in the mask `states` that is not on the device; UINT64_MAX: all
- * are. */
+/* Elements of the longest stretch of the states in the mask `states` that is not on the device; UINT64_MAX:
+ * all are. */
 uint64_t clt_offload_most(const clt_offload_ring *o, unsigned states);
 
 /* The stretches of a pass one after the other, of whole chunks; false: there are no more. */

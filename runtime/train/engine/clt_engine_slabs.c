@@ -43,9 +43,9 @@ static clt_status offloaded(clt_engine *e, const char *name, clt_slab **out) {
     int n = 0;
     for (; clt_engine_own(e, n, &own[n]); n++) owned += own[n].count;
     const uint64_t resident = CLT_MIN(owned, e->plan->memory.resident);
-    const clt_status st =
-        e->file ? clt_slab_create_in_file(dev, &e->table, own, n, resident, e->file, name, out)
-                : clt_slab_create_pinned(dev, &e->table, own, n, resident, name, out);
+    const clt_status st = e->file
+                              ? clt_slab_create_in_file(dev, &e->table, own, n, resident, e->file, name, out)
+                              : clt_slab_create_pinned(dev, &e->table, own, n, resident, name, out);
     clt_free(own);
     return st;
 }
