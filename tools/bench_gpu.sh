@@ -132,16 +132,16 @@ if section offload "optimizer state in host memory and in files, against the sam
         echo "-- exit $code, $((SECONDS - start)) s, ${most:-?} MiB of the card in use at most"
     }
     watched 40 link --device "$DEVICE"
-    watched 80 "${bf16[@]}" --model mpt-7b --microbatch 2 --accumulate 64 --steps 2 --json "$out/offload-7b-none.json"
-    watched 130 "${bf16[@]}" --model mpt-7b --microbatch 2 --accumulate 64 --steps 2 --offload host \
+    watched 80 "${bf16[@]}" --model mpt-7b --microbatch 2 --accumulate 64 --steps 1 --json "$out/offload-7b-none.json"
+    watched 130 "${bf16[@]}" --model mpt-7b --microbatch 2 --accumulate 64 --steps 1 --offload host \
         --offload-ratio 1 --json "$out/offload-7b-host.json"
-    watched 140 "${bf16[@]}" --model mpt-13b --microbatch 2 --accumulate 16 --steps 2 --offload host \
+    watched 140 "${bf16[@]}" --model mpt-13b --microbatch 2 --accumulate 16 --steps 1 --offload host \
         --json "$out/offload-13b-host.json"
     for where in none host file; do
         with=()
         [ $where = none ] || with=(--offload "$where")
         [ $where != file ] || with+=(--offload-folder "$folder/state")
-        watched 90 "${bf16[@]}" --model mpt-1b --microbatch 8 --accumulate 2 --steps 1 "${with[@]}" \
+        watched 110 "${bf16[@]}" --model mpt-1b --microbatch 8 --accumulate 2 --steps 1 "${with[@]}" \
             --json "$out/offload-1b-$where.json"
     done
     unset CLTRAIN_CACHE_DIR CUDA_CACHE_PATH

@@ -260,42 +260,45 @@ static clt_status run_steps(step_work *w, const clt_batch *b, int *step, int lea
 /* One more step, of one microbatch, whose update is timed alone. */
 static clt_status measure_update(step_work *w, int *step) {
     const clt_offload_traffic before = clt_engine_offload_traffic(w->engine);
-    clt_device_counters counters;
     const clt_batch one = first_of(w, 1);
+    const double loss = w->loss; /* of the last timed step, as without offload */
+    const int steps = w->steps;
     double ignored;
     clt_engine_time_offload(w->engine, true);
     CLT_TRY(run_steps(w, &one, step, 1, 0, &ignored));
-    const clt_offload_traffic t = clt_engine_offload_traffic(w->engine);
-    w->offload.step = (clt_offload_traffic){t.read - before.read, t.written - before.written,
-                                            t.seconds - before.seconds, t.waited - before.waited};
-    clt_device_get_counters(clt_ops_device(w->ops), &counters);
-    w->offload.device_bytes = counters.bytes;
-    w->offload.pinned_bytes = counters.pinned_bytes;
+    w->offload.step = step_offload_since(w->engine, before, 1);
+    w->loss = loss;
+    w->steps = steps;
+    return CLT_OK;
+}
+
+static clt_status time_steps(const step_bench *b, step_work *w, int *step) {
+    enum { LEAST = 4 };
+    const clt_offload_traffic before = clt_engine_offload_traffic(w->engine);
+    clt_engine_time_offload(w->engine, b->offload.folder); /* beside files a wait is nothing */
+    const int least = b->steps ? (int)b->steps : LEAST;
+    CLT_TRY(run_steps(w, &w->batch, step, least, b->steps ? 0 : b->seconds, &w->step_seconds));
+    if (!b->offload.where) return CLT_OK;
+    w->offload.step = step_offload_since(w->engine, before, w->steps);
+    if (!b->offload.folder) CLT_TRY(measure_update(w, step));
+    step_offload_end(&w->offload, b->dev, w->shape->name, w->step_seconds);
     return CLT_OK;
 }
 
 static clt_status measure(const step_bench *b, step_work *w) {
-    enum { WARM = 3, LEAST = 4 };
-    const int timed = b->steps ? (int)b->steps : LEAST;
+    enum { WARM = 3 };
     int step = 0;
     double ignored;
     CLT_TRY(step_offload_begin(&b->offload, b->dev, &w->plan, &w->offload));
     const double start = clt_now();
     CLT_TRY(open_engine(b, w));
     w->shape->patch ? random_images(w) : random_tokens(w);
-    const clt_batch few = first_of(w, 2); /* every kernel of a step runs */
-    CLT_TRY(run_steps(w, b->steps ? &few : &w->batch, &step, 1, 0, &ignored));
+    const clt_batch start_with = b->steps ? first_of(w, 2) : w->batch; /* every kernel of a step runs */
+    CLT_TRY(run_steps(w, &start_with, &step, 1, 0, &ignored));
     w->first_seconds = clt_now() - start - w->weights_seconds;
     clt_debug("the first step is done: a start of %.3f s without random weights", w->first_seconds);
     if (!b->steps) CLT_TRY(run_steps(w, &w->batch, &step, WARM, 0, &ignored));
-    CLT_TRY(run_steps(w, &w->batch, &step, timed, b->steps ? 0 : b->seconds, &w->step_seconds));
-    if (!b->offload.where) return CLT_OK;
-    const double loss = w->loss;
-    const int steps = w->steps;
-    CLT_TRY(measure_update(w, &step));
-    w->loss = loss; /* of the last timed step, as without offload */
-    w->steps = steps;
-    return CLT_OK;
+    return time_steps(b, w, &step);
 }
 
 /* --- peaks --- */

@@ -43,6 +43,24 @@ clt_status step_offload_begin(const step_offload_options *o, clt_device *dev, co
                      : bench_link_measure(dev, BENCH_PINNED, PIECE, LINK, &out->link);
 }
 
+/* --- after it --- */
+
+clt_offload_traffic step_offload_since(const clt_engine *e, clt_offload_traffic before, int steps) {
+    const clt_offload_traffic t = clt_engine_offload_traffic(e);
+    const uint64_t n = (uint64_t)steps;
+    return (clt_offload_traffic){(t.read - before.read) / n, (t.written - before.written) / n,
+                                 (t.seconds - before.seconds) / steps, (t.waited - before.waited) / steps};
+}
+
+void step_offload_end(step_offload *w, const clt_device *dev, const char *name, double seconds) {
+    clt_device_counters counters;
+    clt_device_get_counters(dev, &counters);
+    w->device_bytes = counters.bytes;
+    w->pinned_bytes = counters.pinned_bytes;
+    clt_info("%s: a step takes %.3f s, its update %.3f s; the state is released now", name, seconds,
+             w->step.seconds);
+}
+
 /* --- weights --- */
 
 enum {
@@ -146,15 +164,15 @@ void step_offload_print(const step_offload_options *o, const step_offload *w, co
 void step_offload_json(const step_offload_options *o, const step_offload *w, const clt_plan *p,
                        double seconds, clt_str *out) {
     const clt_plan_memory *m = &p->memory;
-    clt_str_addf(out, "\"offload\": \"%s\", ", o->where ? o->where : "none");
-    if (!o->where) return;
     clt_str_addf(out,
-                 "\"host_bytes\": %llu, \"file_bytes\": %llu, \"resident_bytes\": %llu, \"device_bytes\": "
+                 "\"offload\": \"%s\", \"host_bytes\": %llu, \"file_bytes\": %llu, \"resident_bytes\": %llu, "
+                 "\"device_bytes\": "
                  "%llu, \"step_read_bytes\": %llu, \"step_written_bytes\": %llu, \"update_seconds\": %.6g, "
                  "\"update_gbps\": %.6g, \"alone_gbps\": %.6g, \"update_share\": %.4f, ",
-                 (unsigned long long)w->pinned_bytes, (unsigned long long)m->file,
-                 (unsigned long long)m->resident_bytes, (unsigned long long)w->device_bytes,
-                 (unsigned long long)w->step.read, (unsigned long long)w->step.written, w->step.seconds,
+                 o->where ? o->where : "none", (unsigned long long)w->pinned_bytes,
+                 (unsigned long long)m->file, (unsigned long long)m->resident_bytes,
+                 (unsigned long long)w->device_bytes, (unsigned long long)w->step.read,
+                 (unsigned long long)w->step.written, w->step.seconds,
                  w->step.seconds > 0 ? moved(w) / w->step.seconds * 1e-9 : 0.0, alone(o, w) * 1e-9,
                  w->step.seconds / seconds);
 }

@@ -27,6 +27,12 @@ char *step_offload_keys(const step_offload_options *o);
 clt_status step_offload_begin(const step_offload_options *o, clt_device *dev, const clt_plan *p,
                               step_offload *out);
 
+/* What each of the last `steps` steps has moved. */
+clt_offload_traffic step_offload_since(const clt_engine *e, clt_offload_traffic before, int steps);
+/* Before the engine is destroyed, which takes a while where it has much of the host's memory: notes the
+ * memory, and says what is known so far. seconds: of a step. */
+void step_offload_end(step_offload *w, const clt_device *dev, const char *name, double seconds);
+
 /* Weights of large models, whose own initial values take minutes: those of the first elements of each tensor,
  * again and again. */
 clt_status step_offload_weights(const clt_model_config *m, const clt_slab_table *t, uint64_t seed,

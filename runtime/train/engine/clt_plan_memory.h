@@ -34,7 +34,8 @@ enum {
     CLT_PLAN_GATHER_AHEAD = 2,    /* units gathered ahead with limit_all_gathers: true */
     CLT_PLAN_GATHER_FAR = 4,      /* with false */
     CLT_PLAN_GATHER_USED = 2,     /* blocks that have a place besides those gathered ahead */
-    CLT_PLAN_OFFLOAD_PLACES = 3,  /* of offloaded state: one comes in, one is updated, one leaves */
+    CLT_PLAN_OFFLOAD_PLACES = 4,  /* of offloaded state: one comes in, one is updated, one leaves, and one for
+                                   * what queues learn late of each other */
     CLT_PLAN_OFFLOAD_CHUNKS = 32, /* of a place: 8 MiB of each state are copied at full speed */
     CLT_PLAN_FILE_SLOTS = 6 /* of pinned memory between files and the device: two are read, two written */
 };
