@@ -113,7 +113,8 @@ fi
 if section offload "optimizer state in host memory and in files, against the same without"; then
     # Needs 128 GiB of host memory and 20 GB on a disk; about five minutes. Each part has its own limit, and the
     # kernels of a model are built once. MPT-7B's steps have the same batch with offload and without: the losses
-    # must be equal. MPT-13B's state exceeds the host's memory, so the plan keeps a part on the device.
+    # must be equal. MPT-13B has 144 GiB of state, so a part stays on the device. The plan would choose about the
+    # same ratio, if the limit of the container is where programs can read it.
     export CLTRAIN_CACHE_DIR=$out/kernels-offload CUDA_CACHE_PATH=$out/driver-offload
     folder=${FOLDER:-$out}
     bf16=(step --precision amp_bf16 --device "$DEVICE")
@@ -123,7 +124,7 @@ if section offload "optimizer state in host memory and in files, against the sam
         (while sleep 1; do nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits; done) \
             > "$out/used" 2> /dev/null &
         watch=$!
-        timeout "$1" "${bench[@]}" "${@:2}"
+        timeout -k 10 "$1" "${bench[@]}" "${@:2}"
         code=$?
         kill $watch
         most=$(sort -n "$out/used" | tail -n 1)
@@ -136,7 +137,7 @@ if section offload "optimizer state in host memory and in files, against the sam
     watched 130 "${bf16[@]}" --model mpt-7b --microbatch 2 --accumulate 64 --steps 1 --offload host \
         --offload-ratio 1 --json "$out/offload-7b-host.json"
     watched 140 "${bf16[@]}" --model mpt-13b --microbatch 2 --accumulate 16 --steps 1 --offload host \
-        --json "$out/offload-13b-host.json"
+        --offload-ratio 0.8 --json "$out/offload-13b-host.json"
     for where in none host file; do
         with=()
         [ $where = none ] || with=(--offload "$where")
