@@ -21,7 +21,7 @@ typedef struct {
     const clt_config *cfg; /* borrowed */
     clt_group *group;      /* borrowed */
     clt_ops *ops;          /* borrowed */
-    const clt_plan *plan;  /* borrowed: lanes, microbatch, recomputation, seed */
+    const clt_plan *plan;  /* borrowed: lanes, microbatch, recomputation, seed; of its memory: resident */
     bool training;         /* false: weights and evaluation only */
 } clt_engine_params;
 
