@@ -5,7 +5,8 @@
 #   DEVICE     device pattern as for --device (default: nvidia)
 #   PYTHON     a python3 with PyTorch for that card; without one PyTorch is skipped with a line
 #   CLBENCH    the program (default build/clbench); may be several words
-#   SECTIONS   which of: gemm attention memory fp32 step eight mma (default: all but eight and mma)
+#   SECTIONS   which of: gemm attention memory fp32 step eight mma offload (default: all but the last three)
+#   FOLDER     of the section offload: its files go there (default: the output folder's disk)
 # No other program should use the card. Takes about ten minutes on an H200.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
@@ -16,8 +17,8 @@ mkdir -p "$out" || exit 1
 [ $# -gt 0 ] || trap 'rm -rf "$out"' EXIT
 for word in $SECTIONS; do
     case $word in
-    gemm | attention | memory | fp32 | step | eight | mma) ;;
-    *) echo "unknown section '$word' (gemm attention memory fp32 step eight mma)" >&2; exit 2 ;;
+    gemm | attention | memory | fp32 | step | eight | mma | offload) ;;
+    *) echo "unknown section '$word' (gemm attention memory fp32 step eight mma offload)" >&2; exit 2 ;;
     esac
 done
 torch=yes
@@ -108,5 +109,42 @@ if section mma "kernels for GPUs before Hopper, against Triton with mma.sync, Fl
     ours step --suite mpt --model mpt-1b --precision amp_bf16 --json "$out/mma-step.json"
     theirs torch_step.py --clip --bias --model mpt-1b --ours "$out/mma-step.json" || failed=1
     unset CLTRAIN_DISABLE_ROW
+fi
+if section offload "optimizer state in host memory and in files, against the same without"; then
+    # Needs 128 GiB of host memory and 20 GB on a disk; about five minutes. Each part has its own limit, and the
+    # kernels of a model are built once. MPT-7B's steps have the same batch with offload and without: the losses
+    # must be equal. MPT-13B has 144 GiB of state, so a part stays on the device. The plan would choose about the
+    # same ratio, if the limit of the container is where programs can read it.
+    export CLTRAIN_CACHE_DIR=$out/kernels-offload CUDA_CACHE_PATH=$out/driver-offload
+    folder=${FOLDER:-$out}
+    bf16=(step --precision amp_bf16 --device "$DEVICE")
+    watched() { # SECONDS ARGUMENTS...: with the memory that the card has in use at most
+        local start=$SECONDS most watch code
+        echo "-- ${*:2}"
+        (while sleep 1; do nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits; done) \
+            > "$out/used" 2> /dev/null &
+        watch=$!
+        timeout -k 10 "$1" "${bench[@]}" "${@:2}"
+        code=$?
+        kill $watch
+        most=$(sort -n "$out/used" | tail -n 1)
+        [ $code != 124 ] || echo "given up after $1 s"
+        [ $code = 0 ] || failed=1
+        echo "-- exit $code, $((SECONDS - start)) s, ${most:-?} MiB of the card in use at most"
+    }
+    watched 40 link --device "$DEVICE"
+    watched 80 "${bf16[@]}" --model mpt-7b --microbatch 2 --accumulate 64 --steps 1 --json "$out/offload-7b-none.json"
+    watched 130 "${bf16[@]}" --model mpt-7b --microbatch 2 --accumulate 64 --steps 1 --offload host \
+        --offload-ratio 1 --json "$out/offload-7b-host.json"
+    watched 140 "${bf16[@]}" --model mpt-13b --microbatch 2 --accumulate 16 --steps 1 --offload host \
+        --offload-ratio 0.8 --json "$out/offload-13b-host.json"
+    for where in none host file; do
+        with=()
+        [ $where = none ] || with=(--offload "$where")
+        [ $where != file ] || with+=(--offload-folder "$folder/state")
+        watched 110 "${bf16[@]}" --model mpt-1b --microbatch 8 --accumulate 2 --steps 1 "${with[@]}" \
+            --json "$out/offload-1b-$where.json"
+    done
+    unset CLTRAIN_CACHE_DIR CUDA_CACHE_PATH
 fi
 exit $failed

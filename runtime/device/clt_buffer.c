@@ -124,6 +124,10 @@ clt_scratch *clt_buffer_file(const clt_buffer *b, uint64_t *offset) {
     return b->file;
 }
 
+bool clt_buffer_is_on_device(const clt_buffer *b) {
+    return !b->pinned && !b->file;
+}
+
 static void release(clt_buffer *b) {
     if (b->file) return;
     if (b->pinned) clt_pinned_wait(b->dev);
@@ -165,7 +169,7 @@ clt_status clt_buffer_check(const clt_buffer *b, size_t offset, size_t bytes, co
 
 clt_status clt_buffer_check_on_device(const clt_buffer *b, size_t offset, size_t bytes, const char *verb) {
     CLT_TRY(clt_buffer_check(b, offset, bytes, verb));
-    if (!b->pinned && !b->file) return CLT_OK;
+    if (clt_buffer_is_on_device(b)) return CLT_OK;
     return clt_error(CLT_FAIL, "%s buffer '%s' on the device: it is in %s; this is a bug", verb, b->name,
                      b->file ? "a file" : "the host's memory");
 }

@@ -120,6 +120,8 @@ clt_status clt_buffer_create_in_file(clt_device *dev, clt_scratch *file, size_t 
                                      clt_buffer **out);
 /* The file of such a buffer and where the buffer begins in it; NULL: it is in memory. */
 clt_scratch *clt_buffer_file(const clt_buffer *b, uint64_t *offset);
+/* Whether kernels can use it: neither pinned nor in a file. */
+bool clt_buffer_is_on_device(const clt_buffer *b);
 void clt_buffer_destroy(clt_buffer *b); /* NULL is allowed */
 size_t clt_buffer_bytes(const clt_buffer *b);
 clt_device *clt_buffer_device(const clt_buffer *b); /* NULL after the device was closed */

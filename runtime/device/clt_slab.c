@@ -165,11 +165,12 @@ static void append(clt_slab *s, int *of, int buffer, uint64_t origin, uint64_t e
 
 /* How a slab with holes fills its buffers. */
 typedef struct {
-    uint64_t limit; /* elements of a buffer */
-    bool whole;     /* a tensor lies in one buffer, which may therefore exceed the limit */
-    int *of;        /* the buffer of each piece; -1: a hole */
-    uint64_t *held; /* elements of each buffer */
-    int buffers;
+    uint64_t limit;         /* elements of a buffer */
+    bool whole;             /* a tensor lies in one buffer, which may therefore exceed the limit */
+    uint64_t resident;      /* the first elements of the ranges, which have buffers of their own */
+    int *of;                /* the buffer of each piece; -1: a hole */
+    uint64_t *held;         /* elements of each buffer */
+    int buffers, residents; /* buffers in all; those of `resident`, the first ones */
 } packing;
 
 /* How many of the range's elements go into the last buffer: all of them, or those before a place where the
@@ -191,12 +192,13 @@ static uint64_t fitting(const clt_slab_table *t, const packing *p, clt_slab_rang
 
 /* Sets the pieces: the ranges one behind the other in buffers, and the holes. */
 static void pack(clt_slab *s, packing *p, const clt_slab_range *range, int n) {
+    uint64_t left = p->resident;
     s->n = 0;
     p->buffers = 1;
     for (int i = 0; i < n; i++) {
         clt_slab_range x = range[i];
         while (x.count > 0) {
-            const uint64_t count = fitting(s->table, p, x);
+            const uint64_t fits = fitting(s->table, p, x), count = left ? CLT_MIN(fits, left) : fits;
             if (count == 0) {
                 p->buffers++;
                 continue;
@@ -205,17 +207,20 @@ static void pack(clt_slab *s, packing *p, const clt_slab_range *range, int n) {
             append(s, p->of, p->buffers - 1, p->held[p->buffers - 1], x.first + count);
             p->held[p->buffers - 1] += count;
             x = (clt_slab_range){x.first + count, x.count - count};
+            if (left > 0 && (left -= count) == 0) p->residents = p->buffers++;
         }
     }
     if (s->start[s->n] < s->table->total) append(s, p->of, -1, 0, s->table->total);
-    if (p->held[p->buffers - 1] == 0) p->buffers--; /* no range at all */
+    if (p->held[p->buffers - 1] == 0) p->buffers--; /* no range at all, or all of it is resident */
+    if (left > 0) p->residents = p->buffers;
 }
 
 typedef clt_status (*buffer_maker)(clt_device *dev, size_t bytes, const char *name, clt_buffer **out);
 
 /* What slabs with holes differ in. */
 typedef struct {
-    bool whole; /* as in packing */
+    bool whole;        /* as in packing */
+    uint64_t resident; /* as in packing; made with clt_buffer_create */
     uint32_t element_bytes;
     const char *name;
     buffer_maker make;
@@ -229,8 +234,11 @@ static clt_status create_buffers(clt_device *dev, clt_slab *s, const packing *p,
         int first = 0;
         while (p->of[first] != b) first++;
         if (bytes > facts->max_alloc) return piece_too_large(s, first, bytes, facts);
-        CLT_TRY(k->file ? clt_buffer_create_in_file(dev, k->file, (size_t)bytes, k->name, &s->buffer[b])
-                        : k->make(dev, (size_t)bytes, k->name, &s->buffer[b]));
+        if (b < p->residents)
+            CLT_TRY(clt_buffer_create(dev, (size_t)bytes, k->name, &s->buffer[b]));
+        else
+            CLT_TRY(k->file ? clt_buffer_create_in_file(dev, k->file, (size_t)bytes, k->name, &s->buffer[b])
+                            : k->make(dev, (size_t)bytes, k->name, &s->buffer[b]));
         s->buffers++;
     }
     for (int i = 0; i < s->n; i++) s->piece[i] = p->of[i] < 0 ? NULL : s->buffer[p->of[i]];
@@ -241,8 +249,9 @@ static clt_status create_packed(clt_device *dev, const clt_slab_table *t, const 
                                 range_kind k, clt_slab **out) {
     /* The limit is that of fp32, so that the pieces do not depend on element_bytes. */
     packing p = {.limit = CLT_CHUNK * CLT_MAX(default_bytes(dev) / sizeof(float) / CLT_CHUNK, (uint64_t)1),
-                 .whole = k.whole};
-    const int cuts = k.whole ? t->n : (int)CLT_CEIL_DIV(t->total, p.limit), most = 2 * n + cuts + 1;
+                 .whole = k.whole,
+                 .resident = k.resident};
+    const int cuts = k.whole ? t->n : (int)CLT_CEIL_DIV(t->total, p.limit) + 1, most = 2 * n + cuts + 1;
     clt_slab *s = new_slab(t, most, k.element_bytes);
     p.of = clt_calloc((size_t)most, sizeof *p.of);
     p.held = clt_calloc((size_t)most + 1, sizeof *p.held);
@@ -255,19 +264,20 @@ static clt_status create_packed(clt_device *dev, const clt_slab_table *t, const 
 
 clt_status clt_slab_create_ranges(clt_device *dev, const clt_slab_table *t, const clt_slab_range *range,
                                   int n, uint32_t element_bytes, const char *name, clt_slab **out) {
-    const range_kind k = {true, element_bytes, name, clt_buffer_create, NULL};
+    const range_kind k = {true, 0, element_bytes, name, clt_buffer_create, NULL};
     return create_packed(dev, t, range, n, k, out);
 }
 
 clt_status clt_slab_create_pinned(clt_device *dev, const clt_slab_table *t, const clt_slab_range *range,
-                                  int n, const char *name, clt_slab **out) {
-    const range_kind k = {false, sizeof(float), name, clt_buffer_create_pinned, NULL};
+                                  int n, uint64_t resident, const char *name, clt_slab **out) {
+    const range_kind k = {false, resident, sizeof(float), name, clt_buffer_create_pinned, NULL};
     return create_packed(dev, t, range, n, k, out);
 }
 
 clt_status clt_slab_create_in_file(clt_device *dev, const clt_slab_table *t, const clt_slab_range *range,
-                                   int n, clt_scratch *file, const char *name, clt_slab **out) {
-    const range_kind k = {false, sizeof(float), name, NULL, file};
+                                   int n, uint64_t resident, clt_scratch *file, const char *name,
+                                   clt_slab **out) {
+    const range_kind k = {false, resident, sizeof(float), name, NULL, file};
     return create_packed(dev, t, range, n, k, out);
 }
 
@@ -277,7 +287,7 @@ clt_status clt_slab_create_shard(clt_device *dev, const clt_slab_table *t, const
         return clt_error(CLT_FAIL, "slab '%s': its shards belong to another table; this is a bug", name);
     clt_slab_range *own = clt_calloc((size_t)shards->buckets, sizeof *own);
     for (int b = 0; b < shards->buckets; b++) own[b] = clt_shards_range(shards, b, rank);
-    const range_kind k = {false, element_bytes, name, clt_buffer_create, NULL};
+    const range_kind k = {false, 0, element_bytes, name, clt_buffer_create, NULL};
     const clt_status st = create_packed(dev, t, own, shards->buckets, k, out);
     clt_free(own);
     return st;

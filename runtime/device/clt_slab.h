@@ -86,12 +86,14 @@ clt_status clt_slab_create_shard(clt_device *dev, const clt_slab_table *t, const
 clt_status clt_slab_create_ranges(clt_device *dev, const clt_slab_table *t, const clt_slab_range *range,
                                   int n, uint32_t element_bytes, const char *name, clt_slab **out);
 /* fp32 elements of these n ranges, ascending, in pinned host memory (clt_buffer_create_pinned), which kernels
- * cannot use. They are cut as those of a shard. */
+ * cannot use. They are cut as those of a shard. The first `resident` elements of the ranges, whole chunks,
+ * are on the device, in buffers of their own. */
 clt_status clt_slab_create_pinned(clt_device *dev, const clt_slab_table *t, const clt_slab_range *range,
-                                  int n, const char *name, clt_slab **out);
+                                  int n, uint64_t resident, const char *name, clt_slab **out);
 /* The same in a file (clt_buffer_create_in_file), which must outlive the slab. */
 clt_status clt_slab_create_in_file(clt_device *dev, const clt_slab_table *t, const clt_slab_range *range,
-                                   int n, clt_scratch *file, const char *name, clt_slab **out);
+                                   int n, uint64_t resident, clt_scratch *file, const char *name,
+                                   clt_slab **out);
 /* A slab of n pieces, all of them holes: piece i is for elements start[i] ... start[i + 1] - 1, from 0 to the
  * table's total. The caller puts buffers into it, which stay his, and takes them out. */
 clt_slab *clt_slab_create_holes(const clt_slab_table *t, const uint64_t *start, int n,

@@ -151,10 +151,23 @@ clt_status clt_pinned_wait(clt_device *dev) {
     return dev->finished == dev->queued ? CLT_OK : clt_device_finish(dev);
 }
 
+typedef struct {
+    uint32_t *at, word;
+    size_t words;
+} host_fill;
+
+static void fill_slice(void *ctx, size_t i) {
+    enum { WORDS = SLICE / sizeof(uint32_t) };
+    const host_fill *f = ctx;
+    const size_t end = CLT_MIN((i + 1) * WORDS, f->words);
+    for (size_t at = i * WORDS; at < end; at++) f->at[at] = f->word;
+}
+
+/* By all cores: the state of a large model, which is cleared at the start, exceeds 100 GB. */
 clt_status clt_buffer_fill_pinned(clt_buffer *b, size_t offset, uint32_t word, size_t bytes) {
-    uint32_t *at = (uint32_t *)(void *)((char *)b->host + offset);
+    host_fill f = {(uint32_t *)(void *)((char *)b->host + offset), word, bytes / sizeof word};
     CLT_TRY(clt_pinned_wait(b->dev));
-    for (size_t i = 0; i < bytes / sizeof word; i++) at[i] = word;
+    clt_parallel_for(CLT_CEIL_DIV(bytes, (size_t)SLICE), 0, fill_slice, &f);
     return CLT_OK;
 }
 
@@ -164,7 +177,7 @@ clt_status clt_buffer_write(clt_buffer *b, size_t offset, const void *src, size_
     cl_event e;
     if (b->pinned) {
         CLT_TRY(clt_pinned_wait(dev));
-        memcpy((char *)b->host + offset, src, bytes);
+        copy_large((char *)b->host + offset, src, bytes);
         return CLT_OK;
     }
     if (b->file) return clt_scratch_write(b->file, b->file_offset + offset, src, bytes);

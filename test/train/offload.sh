@@ -57,6 +57,10 @@ for precision in fp32 amp_bf16; do
     same_hash "$precision: one rank, one queue" x
     CLTRAIN_QUEUES=3 CLTRAIN_AHEAD=1 CLTRAIN_BUILD_HELPERS=1 \
         compare "$precision: one rank, steps queued ahead, a rehearsal" 1 "${run[@]}"
+    CLTRAIN_QUEUES=3 memory "$precision, one rank, a part on the device" 1 "${run[@]}" cltrain.offload_ratio=0.6
+    same_hash "$precision: one rank, a part of the state on the device" x
+    CLTRAIN_QUEUES=3 compare "$precision: two ranks, stage 1, a part of the state on the device" 2 "${run[@]}" \
+        cltrain.zero_stage=1 cltrain.offload_ratio=0.3
     CLTRAIN_QUEUES=3 compare "$precision: three ranks, stage 2" 3 "${run[@]}" cltrain.zero_stage=2
     # Queues of their own take memory for the exchange that the plan of a CPU device does not have.
     stages="0 1 2 3"

@@ -24,6 +24,8 @@ static void open_rig(rig *r, const char *const *over, size_t n) {
     tu_assert_ok(clt_group_create(0, &r->group), "group");
     r->plan = clt_plan_begin(r->cfg, 1);
     r->plan.microbatch = 2;
+    const clt_device_type type = clt_device_get_facts(tu_device(0))->type;
+    tu_assert_ok(clt_plan_memory_of(r->cfg, &r->plan, type, 2, &r->plan.memory), "plan");
     const clt_engine_params p = {
         .cfg = r->cfg, .group = r->group, .ops = tu_ops(0), .plan = &r->plan, .training = true};
     tu_assert_ok(clt_engine_create(&p, &r->engine), "engine");
@@ -265,15 +267,16 @@ static void check_memory(const rig *r, const clt_device_counters *before) {
     assert_in_range(now.bytes - before->bytes, sure * 98 / 100, m.total * 102 / 100);
 }
 
-/* What updates have moved from and to files in train: three with all of the state, and the hashes of step 2.
- */
+/* What updates have moved from and to files or host memory in train: three with all of the offloaded state,
+ * and the hashes of step 2. Only files are timed. */
 static void check_traffic(const rig *r) {
-    const clt_offload_traffic t = clt_engine_file_traffic(r->engine);
+    const clt_offload_traffic t = clt_engine_offload_traffic(r->engine);
     clt_plan_memory m;
     const clt_device_type type = clt_device_get_facts(tu_device(0))->type;
     tu_assert_ok(clt_plan_memory_of(r->cfg, &r->plan, type, r->plan.microbatch, &m), "plan");
-    assert_true(m.file ? t.written >= 3 * m.file_step && t.read >= 2 * m.file_step && t.seconds > 0
-                       : !t.written && !t.read);
+    const uint64_t state = m.file ? m.file_step : m.host;
+    assert_true(state > 0 && t.written >= 3 * state && t.read >= 2 * state);
+    assert_true((t.seconds > 0) == (m.file > 0));
 }
 
 /* `offload` on and off, with the same precision and optimizer. With queues of their own for copies, as on a
@@ -281,7 +284,7 @@ static void check_traffic(const rig *r) {
 static void compare_offload(const char *const over[], size_t n, const char *queues) {
     rig with = {0}, without = {0};
     clt_device_counters before;
-    open_rig(&without, over, n - 2);
+    open_rig(&without, over, n - 3);
     const trained want = train(&without);
     close_rig(&without);
     clt_device_get_counters(tu_device(0), &before);
@@ -307,9 +310,12 @@ static void offloaded_state_has_the_same_bits(void **state) {
     char *file = clt_format("cltrain.offload_folder=%s", folder);
     for (size_t i = 0; i < 8; i++) {
         const bool in_file = i >= 4;
-        const char *over[] = {LARGE, precision[i / 2 % 2], optimizer[i % 2],
+        const char *over[] = {LARGE,
+                              precision[i / 2 % 2],
+                              optimizer[i % 2],
                               in_file ? "cltrain.offload=file" : "cltrain.offload=host",
-                              in_file ? file : "cltrain.offload_folder=null"};
+                              in_file ? file : "cltrain.offload_folder=null",
+                              i % 3 ? "cltrain.offload_ratio=0.6" : "cltrain.offload_ratio=null"};
         compare_offload(over, CLT_COUNT_OF(over), i == 4 || i == 7 ? "1" : "3");
     }
     clt_free(file);

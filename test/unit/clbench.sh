@@ -38,6 +38,14 @@ folder=$(mktemp -d /var/tmp/clbench.XXXXXX)
 refused FOLDER file
 refused "multiple of 16" file "$tmp" --mib 17
 "$clbench" step --suite cpu --model small --seconds 0.01 --recompute blocks --peak 1 --json "$tmp/step.json" >"$log" 2>&1 || report "clbench step" 1
+bf16=(step --suite cpu --model small --precision amp_bf16 --microbatch 1 --accumulate 3 --steps 1)
+"$clbench" "${bf16[@]}" --json "$tmp/on.json" >"$log" 2>&1 || report "clbench step --steps" 1
+"$clbench" "${bf16[@]}" --offload host --offload-ratio 0.5 --json "$tmp/off.json" >"$log" 2>&1 && grep -q "^  bound by" "$log" ||
+    report "clbench step --offload" 1
+"$clbench" link --mib 8 >"$log" 2>&1 && [ "$(grep -cE "^(pinned|registered)" "$log")" = 6 ] || report "clbench link" 1
+refused "--offload must be host or file" step --offload disk
+refused "belong together" step --offload file
+refused "needs --offload" step --offload-ratio 0.5
 
 python3 - "$tmp" <<'PY' || fail "rows of --json"
 import json, math, re, sys
@@ -60,6 +68,12 @@ for name in "gemm attention unmasked norm loss activation optimizer copy cast".s
 assert row.keys() == step, row.keys() ^ step
 tokens = row["seq"] * row["microbatch"] * row["accumulation"] / row["step_seconds"]
 assert near(tokens, row["tokens_per_second"]) and row["recompute"] == "blocks", row
+(on,), (off,) = (json.load(open(f"{sys.argv[1]}/{name}.json")) for name in ("on", "off"))
+assert on.keys() == off.keys() == step and on["loss"] == off["loss"] and on["steps"] == off["steps"] == 1, (on, off)
+assert on["offload"] == "none" and on["host_bytes"] == 0, on
+assert off["step_read_bytes"] == off["step_written_bytes"] == off["host_bytes"], off
+chunk, all = 3 * 4 * 65536, off["host_bytes"] + off["resident_bytes"]
+assert 12 * off["parameters"] <= all and off["resident_bytes"] <= off["host_bytes"] <= off["resident_bytes"] + chunk, off
 # 4 layers of width 256, 256 tokens
 assert near(row["tflops"], tokens * (6 * row["parameters"] + 12 * 4 * 256 * 256) * 1e-12) and near(row["mfu_nominal"], row["tflops"]), row
 PY

@@ -109,6 +109,7 @@ static const struct {
     {"cltrain.zero_stage", "2", {NULL}},
     {"cltrain.offload", "host", {NULL}},
     {"cltrain.offload_folder", "x", {"cltrain.offload=file"}},
+    {"cltrain.offload_ratio", "0.5", {"cltrain.offload=host"}},
     {"cltrain.guards.straggler_ratio", "2", {NULL}},
     {"cltrain.guards.spike_window", "200", {NULL}},
     {"cltrain.guards.spike_threshold", "5", {NULL}},

@@ -18,6 +18,7 @@ enum { WEIGHTS = 1 << CLT_STATE_WEIGHTS, SECOND = 1 << CLT_STATE_SECOND };
 typedef struct {
     clt_device *dev;
     clt_slab_table table;
+    uint64_t resident; /* elements that stay on the device */
     clt_slab *weights, *second;
     clt_offload_ring *ring;
     clt_scratch *file; /* NULL: the slabs are pinned */
@@ -28,8 +29,9 @@ typedef struct {
 
 static void open_slab(rig *r, const char *name, clt_slab **out) {
     const clt_slab_range all = {0, TOTAL};
-    tu_assert_ok(r->file ? clt_slab_create_in_file(r->dev, &r->table, &all, 1, r->file, name, out)
-                         : clt_slab_create_pinned(r->dev, &r->table, &all, 1, name, out),
+    tu_assert_ok(r->file
+                     ? clt_slab_create_in_file(r->dev, &r->table, &all, 1, r->resident, r->file, name, out)
+                     : clt_slab_create_pinned(r->dev, &r->table, &all, 1, r->resident, name, out),
                  name);
 }
 
@@ -48,7 +50,7 @@ static void open_rig(rig *r) {
     open_slab(r, "weights", &r->weights);
     open_slab(r, "second", &r->second);
     clt_slab *const slab[CLT_STATES] = {[CLT_STATE_WEIGHTS] = r->weights, [CLT_STATE_SECOND] = r->second};
-    tu_assert_ok(clt_offload_create(r->dev, slab, TOTAL, r->file, &r->ring), "ring");
+    tu_assert_ok(clt_offload_create(r->dev, slab, TOTAL - r->resident, r->file, &r->ring), "ring");
     tu_assert_ok(clt_kernel_from_text(r->dev, "advance", text, "advance", "", &r->advance), "kernel");
     r->w = clt_malloc(TOTAL * sizeof *r->w);
     r->s = clt_malloc(TOTAL * sizeof *r->s);
@@ -167,6 +169,52 @@ static void passes_wait_for_each_other(void **state) {
     close_rig(&r);
 }
 
+/* The first stretches are on the device: they are used where they are, in one piece, and nothing of them
+ * moves.
+ */
+static void resident_stretches_stay(void **state) {
+    (void)state;
+    rig r = {.resident = 2 * STRETCH + CLT_CHUNK};
+    open_rig(&r);
+    const clt_offload_traffic before = clt_offload_count(r.ring);
+    gate(&r, CLT_QUEUE_COMPUTE, true);
+    for (int turn = 0; turn < 2; turn++) {
+        tu_assert_ok(clt_offload_begin(r.ring, CLT_STATE_ALL, NULL, NULL), "begin");
+        take(&r, (clt_slab_range){0, r.resident}, CLT_STATE_ALL);
+        for (uint64_t at = r.resident, n; at < TOTAL; at += n) {
+            n = CLT_MIN((uint64_t)STRETCH, TOTAL - at);
+            take(&r, (clt_slab_range){at, n}, CLT_STATE_ALL);
+        }
+        tu_assert_ok(clt_offload_end(r.ring), "end");
+    }
+    clt_sleep(0.1);
+    gate(&r, CLT_QUEUE_COMPUTE, false);
+    const clt_offload_traffic t = clt_offload_count(r.ring);
+    const uint64_t bytes = 2 * 2 * (TOTAL - r.resident) * sizeof(float); /* two states, two passes */
+    assert_true(t.read - before.read == bytes && t.written - before.written == bytes);
+    assert_slab(r.weights, r.w);
+    assert_slab(r.second, r.s);
+    close_rig(&r);
+}
+
+/* Passes that are timed have done everything when they end. */
+static void timed_passes_end_with_the_device(void **state) {
+    (void)state;
+    rig r = {0};
+    open_rig(&r);
+    pass(&r, CLT_STATE_ALL);
+    assert_true(clt_offload_count(r.ring).seconds == 0);
+    clt_offload_time(r.ring, true);
+    pass(&r, CLT_STATE_ALL);
+    const uint64_t bytes = 2 * TOTAL * sizeof(float);
+    const clt_offload_traffic t = clt_offload_count(r.ring);
+    assert_true(t.seconds > 0 && t.read == 2 * bytes && t.written == 2 * bytes);
+    void *host;
+    tu_assert_ok(clt_buffer_host(r.weights->piece[0], &host), "host");
+    assert_memory_equal(host, r.w, STRETCH * sizeof(float));
+    close_rig(&r);
+}
+
 /* What a pass has only read stays in the host's memory. */
 static void unchanged_state_does_not_leave(void **state) {
     (void)state;
@@ -181,8 +229,8 @@ static void unchanged_state_does_not_leave(void **state) {
 
 /* --- files --- */
 
-static void open_files(rig *r) {
-    *r = (rig){.folder = "/var/tmp/clt_offload_XXXXXX"};
+static void open_files(rig *r, uint64_t resident) {
+    *r = (rig){.folder = "/var/tmp/clt_offload_XXXXXX", .resident = resident};
     assert_non_null(mkdtemp(r->folder));
     tu_assert_ok(clt_scratch_open(r->folder, "state", &r->file), "file");
     open_rig(r);
@@ -200,12 +248,24 @@ static void close_files(rig *r) {
 static void state_in_files_passes_through_slots(void **state) {
     (void)state;
     rig r;
-    open_files(&r);
+    open_files(&r, 0);
     const unsigned changed[] = {CLT_STATE_ALL, WEIGHTS, 0, CLT_STATE_ALL, SECOND};
     for (size_t i = 0; i < CLT_COUNT_OF(changed); i++) pass(&r, changed[i]);
     const clt_offload_traffic t = clt_offload_count(r.ring);
     const uint64_t bytes = TOTAL * sizeof(float);
     assert_true(t.read == 10 * bytes && t.written == 6 * bytes && t.seconds > 0);
+    close_files(&r);
+}
+
+/* Whole stretches are on the device: the pass says them ahead, too, and files are read for the others. */
+static void resident_stretches_are_not_in_files(void **state) {
+    (void)state;
+    rig r;
+    open_files(&r, 2 * STRETCH);
+    for (int turn = 0; turn < 3; turn++) pass(&r, CLT_STATE_ALL);
+    const uint64_t bytes = 3 * 2 * (TOTAL - r.resident) * sizeof(float);
+    const clt_offload_traffic t = clt_offload_count(r.ring);
+    assert_true(t.read == bytes && t.written == bytes);
     close_files(&r);
 }
 
@@ -215,7 +275,7 @@ static void passes_differ_from_what_was_asked_for(void **state) {
     (void)state;
     rig r;
     uint64_t ahead = 0;
-    open_files(&r);
+    open_files(&r, 0);
     tu_assert_ok(clt_offload_begin(r.ring, CLT_STATE_ALL, next_stretch, &ahead), "begin");
     take(&r, stretch(0), CLT_STATE_ALL);
     tu_assert_ok(clt_offload_begin(r.ring, CLT_STATE_ALL, NULL, NULL), "begin");
@@ -240,7 +300,7 @@ static void files_are_no_use_to_kernels(void **state) {
     (void)state;
     rig r;
     uint64_t offset;
-    open_files(&r);
+    open_files(&r, 0);
     clt_buffer *b = r.weights->piece[0];
     assert_ptr_equal(clt_buffer_file(b, &offset), r.file);
     void *host;
@@ -282,6 +342,9 @@ int main(int argc, char **argv) {
                                        cmocka_unit_test(kernels_wait_for_stretches),
                                        cmocka_unit_test(passes_wait_for_each_other),
                                        cmocka_unit_test(unchanged_state_does_not_leave),
+                                       cmocka_unit_test(resident_stretches_stay),
+                                       cmocka_unit_test(timed_passes_end_with_the_device),
+                                       cmocka_unit_test(resident_stretches_are_not_in_files),
                                        cmocka_unit_test(state_in_files_passes_through_slots),
                                        cmocka_unit_test(passes_differ_from_what_was_asked_for),
                                        cmocka_unit_test(files_are_no_use_to_kernels)};

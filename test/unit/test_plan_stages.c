@@ -175,8 +175,8 @@ static void groups_keep_weights(void **state) {
     }
 }
 
-/* Three places of 32 chunks of each tensor of state. */
-enum { PASSING = 3 * 32 };
+/* Four places of 32 chunks of each tensor of state. */
+enum { PASSING = 4 * 32 };
 
 /* The host has moments and in 16-bit runs the fp32 weights. */
 static void offloaded_state_is_in_host_memory(void **state) {
@@ -215,12 +215,60 @@ static void offloaded_state_is_in_files(void **state) {
             assert_int_equal(f.total, h.total);
             assert_int_equal(f.file, h.host);
             assert_int_equal(f.file_step, i ? f.file / 3 * 4 : f.file);
-            assert_int_equal(f.host, 6 * (3 * PASSING / 3 * C + 4096) + (8 << 20));
+            assert_int_equal(f.host, 6 * (3 * PASSING / 4 * C + 4096) + (8 << 20));
             assert_int_equal(h.file, 0);
         }
         clt_config_free(host);
         clt_config_free(file);
     }
+}
+
+/* The note that contains `words`. */
+static bool has_note(const clt_config *c, const clt_plan *p, const char *words) {
+    clt_strv lines = {0};
+    bool found = false;
+    clt_plan_notes(c, p, &lines);
+    for (size_t i = 0; i < lines.n; i++) found |= strstr(lines.v[i], words) != NULL;
+    clt_strv_free(&lines);
+    return found;
+}
+
+/* A ratio, or a host whose memory does not take everything, leaves a part on the device; its memory and the
+ * host's together are the same. */
+static void part_of_the_state_stays_on_the_device(void **state) {
+    (void)state;
+    clt_config *all = LOAD("precision=amp_bf16", "cltrain.offload=host"),
+               *part = LOAD("precision=amp_bf16", "cltrain.offload=host", "cltrain.offload_ratio=0.25"),
+               *none = LOAD("precision=amp_bf16", "cltrain.offload=host", "cltrain.offload_ratio=0");
+    const uint64_t own = owned_chunks(all);
+    for (int stage = 0; stage <= CLT_MOST_STAGE; stage++) {
+        const uint64_t chunks = stage ? own : TOTAL, takes = CLT_CEIL_DIV(chunks, (uint64_t)4);
+        const clt_plan_memory a = plan_at(all, stage, UINT64_MAX).memory,
+                              p = plan_at(part, stage, UINT64_MAX).memory,
+                              n = plan_at(none, stage, UINT64_MAX).memory;
+        const uint64_t saved = takes < PASSING / 4 ? 4 * 3 * (PASSING / 4 - takes) * C : 0; /* places */
+        assert_int_equal(p.host, 3 * takes * C);
+        assert_int_equal(p.resident, (chunks - takes) * 65536);
+        assert_int_equal(p.resident_bytes, 3 * (chunks - takes) * C);
+        assert_int_equal(p.total, a.total + 3 * (chunks - takes) * C - saved);
+        assert_int_equal(n.host, 0);
+        assert_int_equal(n.resident, chunks * 65536);
+    }
+    clt_plan_room room = room_of(UINT64_MAX);
+    clt_plan p = clt_plan_begin(all, RANKS);
+    bool fits;
+    room.host = (uint64_t)RANKS * 3 * (own / 2) * C + C; /* of all ranks of the host */
+    assert_int_equal(clt_plan_fit_stage(all, &room, 1, &p, &fits), CLT_OK);
+    assert_int_equal(p.memory.resident, (own - own / 2) * 65536);
+    assert_true(has_note(all, &p, "stay on the device"));
+    room.host = UINT64_MAX;
+    assert_int_equal(clt_plan_fit_stage(all, &room, 1, &p, &fits), CLT_OK);
+    assert_int_equal(p.memory.resident, 0);
+    assert_false(has_note(all, &p, "stay on the device"));
+    clt_plan_free(&p);
+    clt_config_free(all);
+    clt_config_free(part);
+    clt_config_free(none);
 }
 
 /* --- parts of the formulas --- */
@@ -236,16 +284,6 @@ static void places_of_units(void **state) {
 }
 
 /* --- decisions --- */
-
-/* The note that contains `words`. */
-static bool has_note(const clt_config *c, const clt_plan *p, const char *words) {
-    clt_strv lines = {0};
-    bool found = false;
-    clt_plan_notes(c, p, &lines);
-    for (size_t i = 0; i < lines.n; i++) found |= strstr(lines.v[i], words) != NULL;
-    clt_strv_free(&lines);
-    return found;
-}
 
 /* Nothing is saved where the device computes in the host's memory. */
 static void offload_on_cpu_devices_is_noted(void **state) {
@@ -536,6 +574,7 @@ int main(void) {
         cmocka_unit_test(groups_keep_weights),
         cmocka_unit_test(offloaded_state_is_in_host_memory),
         cmocka_unit_test(offloaded_state_is_in_files),
+        cmocka_unit_test(part_of_the_state_stays_on_the_device),
         cmocka_unit_test(offload_on_cpu_devices_is_noted),
         cmocka_unit_test(a_lowered_microbatch_is_noted),
         cmocka_unit_test(offload_is_advised_on_gpus),

@@ -184,16 +184,31 @@ static void check_zero(const clt_slab *s, float *y) {
 
 enum { RANKS = 3 };
 
+/* The first `resident` elements of the slab's ranges are on the device, the others are not. */
+static void check_resident(const clt_slab *s, uint64_t resident) {
+    uint64_t before = 0;
+    for (int i = 0; i < s->n; i++) {
+        if (!s->piece[i]) continue;
+        assert_int_equal(clt_buffer_is_on_device(s->piece[i]), before < resident);
+        before += s->start[i + 1] - s->start[i];
+        assert_true(clt_buffer_is_on_device(s->piece[i]) ? before <= resident : before > resident);
+    }
+    assert_true(before >= resident);
+}
+
 /* The slabs of one rank, in buffers of `limit` elements. */
 static void check_rank(const clt_slab_table *t, const clt_shards *shards, int rank, uint64_t limit,
                        const float *x, float *y) {
-    clt_slab *s, *half, *narrow, *pinned;
+    clt_slab *s, *half, *narrow, *pinned, *mixed;
     clt_slab_range *own = clt_calloc((size_t)shards->buckets, sizeof *own);
     for (int b = 0; b < shards->buckets; b++) own[b] = clt_shards_range(shards, b, rank);
     assert_int_equal(clt_slab_create_shard(dev, t, shards, rank, 4, "shard", &s), CLT_OK);
     assert_int_equal(clt_slab_create_shard(dev, t, shards, rank, 2, "half", &half), CLT_OK);
     assert_int_equal(clt_slab_create_narrow(dev, s, "narrow", &narrow), CLT_OK);
-    assert_int_equal(clt_slab_create_pinned(dev, t, own, shards->buckets, "pinned", &pinned), CLT_OK);
+    assert_int_equal(clt_slab_create_pinned(dev, t, own, shards->buckets, 0, "pinned", &pinned), CLT_OK);
+    const uint64_t owned = clt_shards_owned(shards, rank), resident = owned / 2 / CLT_CHUNK * CLT_CHUNK;
+    assert_int_equal(clt_slab_create_pinned(dev, t, own, shards->buckets, resident, "mixed", &mixed), CLT_OK);
+    check_resident(mixed, resident);
     assert_int_equal(s->buffers, CLT_CEIL_DIV(clt_shards_owned(shards, rank), limit));
     const clt_slab *all[] = {s, half, narrow, pinned};
     for (size_t k = 0; k < CLT_COUNT_OF(all); k++) {
@@ -204,9 +219,12 @@ static void check_rank(const clt_slab_table *t, const clt_shards *shards, int ra
     }
     check_contents(s, x, y);
     check_zero(s, y);
+    check_contents(mixed, x, y);
+    check_zero(mixed, y);
     check_contents(pinned, x, y);
     check_zero(pinned, y);
     clt_free(own);
+    clt_slab_destroy(mixed);
     clt_slab_destroy(pinned);
     clt_slab_destroy(narrow);
     clt_slab_destroy(half);

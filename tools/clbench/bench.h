@@ -122,5 +122,6 @@ int bench_tokenize(int argc, char **argv);
 int bench_pictures(int argc, char **argv);
 int bench_order(int argc, char **argv);
 int bench_file(int argc, char **argv);
+int bench_link(int argc, char **argv);
 
 #endif

@@ -13,6 +13,7 @@
 #include "runtime/base/clt_philox.h"
 #include "runtime/train/engine/clt_engine.h"
 #include "runtime/ops/clt_variant.h"
+#include "tools/clbench/step_offload.h"
 
 typedef struct {
     const char *suite, *name;
@@ -30,6 +31,7 @@ static const step_shape shapes[] = {
     {"mpt", "mpt-1b", 2048, 16, 24, 50368, 2048, 8},
     {"mpt", "mpt-3b", 2560, 20, 32, 50368, 2048, 4},
     {"mpt", "mpt-7b", 4096, 32, 32, 50368, 2048, 1},
+    {"mpt", "mpt-13b", 5120, 40, 40, 50368, 2048, 1},
     {"seq", "mpt-1b", 2048, 16, 24, 50368, 512, 32},
     {"seq", "mpt-1b", 2048, 16, 24, 50368, 1024, 16},
     {"seq", "mpt-1b", 2048, 16, 24, 50368, 2048, 8},
@@ -54,7 +56,8 @@ static const char *const recompute_words[] = {"none", "norms", "blocks"}; /* by 
 typedef struct {
     const char *suite, *device, *precision, *numerics, *recompute, *json, *only;
     bool no_bias, no_clip;
-    int64_t microbatch, accumulate, attention_bits;
+    int64_t microbatch, accumulate, attention_bits, steps;
+    step_offload_options offload;
     double seconds, peak_given;
     clt_group *group;
     clt_device *dev;
@@ -75,6 +78,7 @@ typedef struct {
     double first_seconds;   /* the whole start, including the first step, without the random weights */
     double step_seconds, loss;
     int steps;
+    step_offload offload;
 } step_work;
 
 /* --- the run --- */
@@ -100,23 +104,25 @@ static char *model_text(const step_bench *b, const step_shape *s) {
 
 /* The configuration of a run with microbatches of `mb` samples. */
 static clt_status make_config(const step_bench *b, const step_shape *s, int64_t mb, clt_config **out) {
-    char *model = model_text(b, s);
+    char *model = model_text(b, s), *offload = step_offload_keys(&b->offload);
     char *text = clt_format(
         "%s"
         "scheduler: {name: constant_with_warmup, t_warmup: 0ba}\n"
         "%s"
         "max_duration: 1000ba\neval_interval: 0\nseed: 17\nprecision: %s\nglobal_train_batch_size: %lld\n"
-        "device_train_microbatch_size: %lld\ndevice_eval_batch_size: 1\ncltrain: {tune: cache%s%s%s%s%s%s}\n",
+        "device_train_microbatch_size: %lld\ndevice_eval_batch_size: 1\ncltrain: {tune: "
+        "cache%s%s%s%s%s%s%s}\n",
         model,
         b->no_clip ? "" : "algorithms: {gradient_clipping: {clipping_type: norm, clipping_threshold: 1.0}}\n",
         b->precision, (long long)(mb * b->accumulate), (long long)mb,
         b->no_clip ? ", guards: {gradient_norm: false, loss_spike: off}" : "",
         b->attention_bits ? (b->attention_bits == 8 ? ", attention_bits: 8" : ", attention_bits: 16") : "",
         b->recompute ? ", recompute: " : "", b->recompute ? b->recompute : "",
-        b->numerics ? ", numerics: " : "", b->numerics ? b->numerics : "");
+        b->numerics ? ", numerics: " : "", b->numerics ? b->numerics : "", offload);
     clt_status st = clt_config_parse(text, strlen(text), "clbench step", NULL, 0, out);
     clt_free(text);
     clt_free(model);
+    clt_free(offload);
     return st;
 }
 
@@ -140,10 +146,12 @@ static clt_status plan(const step_bench *b, const step_shape *s, step_work *w) {
 }
 
 static clt_status random_weights(step_work *w) {
+    static const uint64_t large = 2000000000; /* parameters: beyond, a start would take too long */
     int n;
     const clt_ckpt_part *parts = clt_engine_parts(w->engine, &n);
     const double start = clt_now();
-    CLT_TRY(clt_model_init_weights(w->cfg->model, clt_engine_table(w->engine), 17, parts[0].slab));
+    CLT_TRY((clt_model_param_count(w->cfg->model) > large ? step_offload_weights : clt_model_init_weights)(
+        w->cfg->model, clt_engine_table(w->engine), 17, parts[0].slab));
     CLT_TRY(clt_device_finish(clt_ops_device(w->ops)));
     w->weights_seconds = clt_now() - start;
     return CLT_OK;
@@ -211,9 +219,20 @@ static void random_images(step_work *w) {
         .global_targets = samples};
 }
 
+/* The first microbatches of the batch, as a batch. */
+static clt_batch first_of(const step_work *w, int64_t microbatches) {
+    clt_batch b = w->batch;
+    const int64_t n = CLT_MIN(b.samples, microbatches * w->plan.microbatch);
+    b.targets = b.global_targets = b.targets / b.samples * n;
+    b.tokens = b.tokens / b.samples * n;
+    b.samples = b.global_samples = n;
+    return b;
+}
+
 /* Steps queued ahead as training queues them, until `seconds` have passed and at least `least` steps are
  * done. */
-static clt_status run_steps(step_work *w, int *step, int least, double seconds, double *took) {
+static clt_status run_steps(step_work *w, const clt_batch *b, int *step, int least, double seconds,
+                            double *took) {
     const int ahead = w->cfg->precision == CLT_F16 ? 1 : 2;
     clt_engine_result r;
     int queued = 0, done = 0;
@@ -222,7 +241,7 @@ static clt_status run_steps(step_work *w, int *step, int least, double seconds, 
         const bool more = done + queued < least || clt_now() - start < seconds;
         bool given_up = false;
         if (more && queued < ahead) {
-            const clt_engine_step_params p = {.batch = &w->batch, .step = ++*step, .alpha = 1.0};
+            const clt_engine_step_params p = {.batch = b, .step = ++*step, .alpha = 1.0};
             CLT_TRY(clt_engine_launch(w->engine, &p, &given_up));
             queued++;
             continue;
@@ -238,18 +257,48 @@ static clt_status run_steps(step_work *w, int *step, int least, double seconds, 
     return CLT_OK;
 }
 
+/* One more step, of one microbatch, whose update is timed alone. */
+static clt_status measure_update(step_work *w, int *step) {
+    const clt_offload_traffic before = clt_engine_offload_traffic(w->engine);
+    const clt_batch one = first_of(w, 1);
+    const double loss = w->loss; /* of the last timed step, as without offload */
+    const int steps = w->steps;
+    double ignored;
+    clt_engine_time_offload(w->engine, true);
+    CLT_TRY(run_steps(w, &one, step, 1, 0, &ignored));
+    w->offload.step = step_offload_since(w->engine, before, 1);
+    w->loss = loss;
+    w->steps = steps;
+    return CLT_OK;
+}
+
+static clt_status time_steps(const step_bench *b, step_work *w, int *step) {
+    enum { LEAST = 4 };
+    const clt_offload_traffic before = clt_engine_offload_traffic(w->engine);
+    clt_engine_time_offload(w->engine, b->offload.folder); /* beside files a wait is nothing */
+    const int least = b->steps ? (int)b->steps : LEAST;
+    CLT_TRY(run_steps(w, &w->batch, step, least, b->steps ? 0 : b->seconds, &w->step_seconds));
+    if (!b->offload.where) return CLT_OK;
+    w->offload.step = step_offload_since(w->engine, before, w->steps);
+    if (!b->offload.folder) CLT_TRY(measure_update(w, step));
+    step_offload_end(&w->offload, b->dev, w->shape->name, w->step_seconds);
+    return CLT_OK;
+}
+
 static clt_status measure(const step_bench *b, step_work *w) {
-    enum { WARM = 3, LEAST = 4 };
+    enum { WARM = 3 };
     int step = 0;
     double ignored;
+    CLT_TRY(step_offload_begin(&b->offload, b->dev, &w->plan, &w->offload));
     const double start = clt_now();
     CLT_TRY(open_engine(b, w));
     w->shape->patch ? random_images(w) : random_tokens(w);
-    CLT_TRY(run_steps(w, &step, 1, 0, &ignored));
+    const clt_batch start_with = b->steps ? first_of(w, 2) : w->batch; /* every kernel of a step runs */
+    CLT_TRY(run_steps(w, &start_with, &step, 1, 0, &ignored));
     w->first_seconds = clt_now() - start - w->weights_seconds;
     clt_debug("the first step is done: a start of %.3f s without random weights", w->first_seconds);
-    CLT_TRY(run_steps(w, &step, WARM, 0, &ignored));
-    return run_steps(w, &step, LEAST, b->seconds, &w->step_seconds);
+    if (!b->steps) CLT_TRY(run_steps(w, &w->batch, &step, WARM, 0, &ignored));
+    return time_steps(b, w, &step);
 }
 
 /* --- peaks --- */
@@ -328,6 +377,7 @@ static void add_row(step_bench *b, const step_work *w, double measured, double o
            clt_human_count((double)params, n), (long long)w->shape->seq, batch, tokens < 1000, tokens,
            flops * 1e-12, 100 * flops / measured, share, clt_human_bytes((double)w->plan.memory.total, bytes),
            w->weights_seconds, w->first_seconds, w->loss, clt_recompute_text(w->plan.recompute));
+    step_offload_print(&b->offload, &w->offload, &w->plan, w->step_seconds);
     fflush(stdout);
     clt_str_addf(&b->rows,
                  "%s\n {\"model\": \"%s\", \"parameters\": %llu, \"seq\": %lld, \"microbatch\": %lld, "
@@ -346,6 +396,7 @@ static void add_row(step_bench *b, const step_work *w, double measured, double o
         clt_str_addf(&b->rows, "\"mfu_nominal\": %.4f, ", flops / of_maker);
     else
         clt_str_add(&b->rows, "\"mfu_nominal\": null, ");
+    step_offload_json(&b->offload, &w->offload, &w->plan, w->step_seconds, &b->rows);
     clt_str_addf(&b->rows,
                  "\"planned_bytes\": %llu, \"weights_seconds\": %.3f, \"start_seconds\": %.3f, \"device\": ",
                  (unsigned long long)w->plan.memory.total, w->weights_seconds, w->first_seconds);
@@ -429,17 +480,19 @@ static int look_at_options(const step_bench *b, const clt_command *c) {
     const bool eight = !strcmp(b->precision, "exact8");
     if (b->attention_bits && b->attention_bits != 16 && !(eight && b->attention_bits == 8))
         return clt_options_fail(c, "--attention-bits must be 16 or, with --precision exact8, 8");
-    if (b->microbatch < 0 || b->accumulate < 1)
-        return clt_options_fail(c, "--microbatch and --accumulate must be above 0");
+    if (b->microbatch < 0 || b->accumulate < 1 || b->steps < 0)
+        return clt_options_fail(c, "--microbatch, --accumulate and --steps must be above 0");
+    const char *wrong = step_offload_check(&b->offload);
+    if (wrong) return clt_options_fail(c, "%s", wrong);
     if (!(b->seconds > 0)) return clt_options_fail(c, "--seconds must be above 0");
     return b->peak_given >= 0 ? -1 : clt_options_fail(c, "--peak must be above 0");
 }
 
 int bench_step(int argc, char **argv) {
-    step_bench b = {.suite = "mpt", .precision = "fp32", .accumulate = 1, .seconds = 3};
+    step_bench b = {.suite = "mpt", .precision = "fp32", .accumulate = 1, .seconds = 3, .offload.ratio = -1};
     const clt_option options[] = {
         {"suite", 's', CLT_OPT_STR, &b.suite, "NAME",
-         "mpt (125m to 7b at 2048 tokens, the default), seq (1b from 512 to 8192), cpu (small shapes), vit "
+         "mpt (125m to 13b at 2048 tokens, the default), seq (1b from 512 to 8192), cpu (small shapes), vit "
          "(base and huge), vit-cpu (base, small batches)"},
         {"model", 'm', CLT_OPT_STR, &b.only, "NAME", "only this model of the suite"},
         {"device", 'd', CLT_OPT_STR, &b.device, "PATTERN", "part of a platform or device name, or P:D"},
@@ -450,13 +503,18 @@ int bench_step(int argc, char **argv) {
          "with exact8: 8, attention in 8-bit blocks, or 16; default as in training"},
         {"numerics", 0, CLT_OPT_STR, &b.numerics, "MODE", "exact or fast; default as in training"},
         {"recompute", 0, CLT_OPT_STR, &b.recompute, "WHAT", "none, norms, blocks; default as in training"},
-        {"no-bias", 0, CLT_OPT_FLAG, &b.no_bias, NULL,
-         "models without biases (no_bias: true), also in norms"},
+        {"no-bias", 0, CLT_OPT_FLAG, &b.no_bias, NULL, "models without biases, also in norms"},
         {"no-clip", 0, CLT_OPT_FLAG, &b.no_clip, NULL,
          "no gradient clipping; the norm is not computed either, except for amp_fp16, which needs it"},
-        {"microbatch", 0, CLT_OPT_INT, &b.microbatch, "N",
-         "samples of a microbatch (default: as many as fit)"},
+        {"microbatch", 0, CLT_OPT_INT, &b.microbatch, "N", "samples of a microbatch (default: what fits)"},
         {"accumulate", 0, CLT_OPT_INT, &b.accumulate, "N", "microbatches per step (default 1)"},
+        {"offload", 0, CLT_OPT_STR, &b.offload.where, "WHERE",
+         "host or file: optimizer state there, as cltrain.offload; a step of one microbatch more times the "
+         "update alone"},
+        {"offload-folder", 0, CLT_OPT_STR, &b.offload.folder, "FOLDER", "of --offload file"},
+        {"offload-ratio", 0, CLT_OPT_FLOAT, &b.offload.ratio, "R",
+         "part of the state that is offloaded, 0 to 1 (default: 1, or what the host's memory takes)"},
+        {"steps", 0, CLT_OPT_INT, &b.steps, "N", "time exactly N steps, after one of two microbatches"},
         {"seconds", 't', CLT_OPT_FLOAT, &b.seconds, "S", "time to spend measuring a row (default 3)"},
         {"peak", 0, CLT_OPT_FLOAT, &b.peak_given, "TFLOPS", "nominal peak of this precision, for MFU"},
         {"json", 'j', CLT_OPT_STR, &b.json, "FILE", "write the rows as JSON"},
@@ -470,7 +528,7 @@ int bench_step(int argc, char **argv) {
         "same precision and over its maker's figure.",
         "  clbench step --suite mpt --precision amp_bf16\n"
         "  clbench step --suite mpt --model mpt-1b --precision amp_bf16 --json step.json\n"
-        "  clbench step --suite cpu\n"
+        "  clbench step --model mpt-7b --precision amp_bf16 --offload host --accumulate 64 --steps 2\n"
         "  clbench step --suite vit --model vit-huge-16 --precision amp_bf16 --no-clip\n",
         options,
         CLT_COUNT_OF(options),

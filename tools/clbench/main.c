@@ -19,6 +19,7 @@ static const struct {
     {"activation", "GELU and its gradient", bench_activation},
     {"optimizer", "AdamW and Lion over the parameter slab, the gradient's norm", bench_optimizer},
     {"copy", "copies, sums and casts: the usable bandwidth", bench_copy},
+    {"link", "copies between the host's memory and a device", bench_link},
     {"step", "whole training steps of MPT models, MosaicML's throughput table", bench_step},
     {"schedule", "the time of a step on many ranks, predicted from measured rates", bench_schedule},
     {"numa", "one rank per NUMA node beside one rank in all, predicted from rates", bench_numa},

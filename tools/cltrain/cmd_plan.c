@@ -31,6 +31,12 @@ static const known_device known[] = {
      {.name = "a GPU with 24 GB", .type = CLT_DEVICE_GPU, .global_mem = 24 * GIB, .max_alloc = 6 * GIB}},
 };
 
+static bool is_known(const char *name) {
+    for (size_t i = 0; name && i < CLT_COUNT_OF(known); i++)
+        if (strcasecmp(name, known[i].name) == 0) return true;
+    return false;
+}
+
 static clt_status find_device(const char *name, clt_device_facts *out) {
     for (size_t i = 0; name && i < CLT_COUNT_OF(known); i++)
         if (strcasecmp(name, known[i].name) == 0) {
@@ -228,6 +234,8 @@ static char *gradients_text(const clt_plan_memory *m) {
 }
 
 static const char *weights_text(const clt_config *c, const clt_plan *p) {
+    if (p->memory.resident && c->precision != CLT_F32)
+        return "fp32: embeddings, norms and biases; what is not offloaded";
     if (p->memory.host && c->precision != CLT_F32) return "fp32: embeddings, norms and biases";
     if (p->stage == 0 || (p->stage < 3 && c->precision == CLT_F32)) return "fp32";
     if (p->stage < 3) return "fp32: the rank's part; embeddings, norms and biases";
@@ -235,7 +243,9 @@ static const char *weights_text(const clt_config *c, const clt_plan *p) {
 }
 
 static char *moments_text(const clt_config *c, const clt_plan *p) {
-    if (p->memory.host) return clt_strdup("buffers that the offloaded state passes through");
+    if (p->memory.host)
+        return clt_format("buffers that the offloaded state passes through%s",
+                          p->memory.resident ? "; moments that are not offloaded" : "");
     return clt_format("exp_avg%s%s", clt_optimizer_of(c->optimizer.kind)->moments > 1 ? ", exp_avg_sq" : "",
                       p->stage > 0 ? " of the rank's part" : "");
 }
@@ -279,7 +289,7 @@ static void print_notes(const clt_config *c, const clt_plan *p, const stages *s)
     clt_plan_notes(c, p, &notes);
     for (size_t i = 0; i < notes.n; i++) printf("note         %s\n", notes.v[i]);
     clt_strv_free(&notes);
-    if (p->whole_gradients) return;
+    if (p->whole_gradients || high->stage == p->stage) return;
     clt_plan_notes(c, high, &notes);
     for (size_t i = 0; i < notes.n; i++) printf("note         stage %d: %s\n", high->stage, notes.v[i]);
     clt_strv_free(&notes);
@@ -360,7 +370,7 @@ static void print_json(const clt_config *c, const clt_plan *p, uint64_t capacity
 
 typedef struct {
     const char *device, *deepspeed;
-    int64_t ranks, stage; /* stage -1: that of a run */
+    int64_t ranks, stage, host_memory; /* stage -1: that of a run; GiB, 0: not given */
     double save_seconds, mttf_hours;
     bool json;
 } settings;
@@ -374,7 +384,8 @@ static clt_status make_plan(const clt_config *c, const settings *o, const clt_pl
 }
 
 static clt_status print(const clt_config *c, const settings *o, const clt_device_facts *f) {
-    const clt_plan_room room = clt_plan_room_of(f, f->type == CLT_DEVICE_CPU ? (int)o->ranks : 1);
+    clt_plan_room room = clt_plan_room_of(f, f->type == CLT_DEVICE_CPU ? (int)o->ranks : 1);
+    if (is_known(o->device) || o->host_memory) room.host = ((uint64_t)o->host_memory << 30) / 10 * 9;
     stages all = {0};
     clt_plan plan = {0};
     clt_status st = make_plan(c, o, &room, &plan);
@@ -400,6 +411,8 @@ static int check(const clt_command *command, const settings *o) {
         return clt_options_fail(command, "--stage must be 0 to %d", CLT_MOST_STAGE);
     if (o->stage > 0 && o->ranks == 1)
         return clt_options_fail(command, "--stage %d needs several ranks: give --ranks", (int)o->stage);
+    if (o->host_memory < 0 || o->host_memory > 1 << 20)
+        return clt_options_fail(command, "--host-memory must be 1 to %d", 1 << 20);
     if (!(o->save_seconds >= 0 && o->mttf_hours > 0 && isfinite(o->save_seconds * o->mttf_hours)))
         return clt_options_fail(command, "--save-seconds and --mttf must be positive");
     return -1;
@@ -413,6 +426,8 @@ int cmd_plan(int argc, char **argv) {
         {"deepspeed", 0, CLT_OPT_STR, &o.deepspeed, "FILE",
          "merge a DeepSpeed configuration (ds_config.json) into CONFIG.yaml (docs/deepspeed.md)"},
         {"ranks", 'r', CLT_OPT_INT, &o.ranks, "N", "number of ranks (default 1)"},
+        {"host-memory", 0, CLT_OPT_INT, &o.host_memory, "GIB",
+         "memory of a host, for offload: host (default: this one's, of the named devices unlimited)"},
         {"stage", 0, CLT_OPT_INT, &o.stage, "S",
          "plan for this stage of sharding, 0 to 3 (default: what a run does)"},
         {"save-seconds", 0, CLT_OPT_FLOAT, &o.save_seconds, "S",

@@ -81,7 +81,7 @@ static void preset(clt_config_builder *b) {
     clt_config_preset_rate(s);
     s->t_warmup.value = s->t_scale.value = s->t_cooldown.value = -1;
     b->c.exact_lanes = b->c.check_batches = b->c.icl_subset_num_batches = -1;
-    b->c.check_limit = NAN;
+    b->c.check_limit = b->c.shard.offload_ratio = NAN;
     b->c.train.eos_token_id = b->c.train.bos_token_id = b->c.train.finetune.max_leftover = -1;
     b->c.train.shuffle_seed = CLT_SEED_NOT_GIVEN;
 }

@@ -113,6 +113,7 @@ typedef struct {        /* which ranks hold which part of the state: cltrain.zer
     bool limit_gathers; /* fsdp_config.limit_all_gathers */
     clt_offload offload;
     const char *offload_folder; /* with CLT_OFFLOAD_FILE; NULL without */
+    double offload_ratio;       /* part of the state that is offloaded; NaN: the plan decides */
 } clt_shard_config;
 
 typedef struct { /* callbacks.early_stopper */

@@ -151,6 +151,10 @@ static const clt_key own_keys[] = {
         "folder of the files of offload: file, which is made if it is missing: on a fast local disk of each "
         "host. The files have no names and vanish with the run; a folder serves one run at a time",
         .nullable = true),
+    KEY("offload_ratio", c.shard.offload_ratio, "null",
+        "part of that state which is offloaded, 0 to 1; the rest stays on the device and does not pass over "
+        "the link, with the same bits; default: 1, with offload: host at most what the host's memory takes",
+        .nullable = true),
     KEY("tune", tune, "\"cache\"",
         "kernel variants by shape; off: the tables' order; cache: what cltrain tune measured on this device; "
         "fill: also measures what is missing, in the first step, within 5 s",

@@ -1,5 +1,7 @@
 /* Sharding: cltrain.zero_stage and cltrain.offload, fsdp_config as Composer reads it, and the groups of ranks
  * that follow from them. */
+#include <math.h>
+
 #include "runtime/train/config/clt_config_internal.h"
 
 static const char stage_key[] = "cltrain.zero_stage", strategy_key[] = "fsdp_config.sharding_strategy",
@@ -35,6 +37,16 @@ static clt_status resolve_stage(clt_schema_reader *r, clt_config_builder *b) {
     return CLT_OK;
 }
 
+static clt_status check_ratio(clt_schema_reader *r, const clt_shard_config *s) {
+    static const char key[] = "cltrain.offload_ratio";
+    if (isnan(s->offload_ratio)) return CLT_OK;
+    if (!(s->offload_ratio >= 0 && s->offload_ratio <= 1))
+        return clt_schema_fail(r, key, "is %g: it must be from 0 to 1", s->offload_ratio);
+    return s->offload == CLT_OFFLOAD_NONE
+               ? clt_schema_fail(r, key, "is for cltrain.offload: host or file, which is not set")
+               : CLT_OK;
+}
+
 static clt_status resolve_offload(clt_schema_reader *r, clt_config_builder *b) {
     if (b->cpu_offload && b->offload == CLT_OFFLOAD_NONE)
         return clt_config_fail_both(r, "cltrain.offload", "fsdp_config.cpu_offload",
@@ -50,7 +62,7 @@ static clt_status resolve_offload(clt_schema_reader *r, clt_config_builder *b) {
                                     "the folder is for offload: file alone; remove one of them");
     if (s->offload != CLT_OFFLOAD_FILE && s->offload_folder)
         return clt_schema_fail(r, "cltrain.offload_folder", "is for cltrain.offload: file, which is not set");
-    return CLT_OK;
+    return check_ratio(r, s);
 }
 
 /* --- groups of ranks --- */

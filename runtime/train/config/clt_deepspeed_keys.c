@@ -116,7 +116,7 @@ static const clt_key offload_optimizer_keys[] = {
     IGNORED(bool, "pipeline_read", "false", NULL, TRANSFERS),
     IGNORED(bool, "pipeline_write", "false", NULL, TRANSFERS),
     IGNORED(bool, "fast_init", "false", NULL, "the files are allocated at the start, not written"),
-    KEY(float, "ratio", "1.0", "below 1, stage 3: one line says that all of the state is offloaded"),
+    KEY(float, "ratio", "1.0", "stage 3: cltrain.offload_ratio"),
     IGNORED(bool, "super_offload", "false", "false", PLACEMENT),
     IGNORED(float, "cpuadam_cores_perc", "0.8", NULL, "the device updates the weights"),
 };

@@ -176,10 +176,9 @@ static clt_status map_offload(clt_deepspeed *d, int stage) {
     if (was && clt_deepspeed_get(d, "zero_optimization.offload_optimizer"))
         return clt_schema_fail(&d->r, old,
                                "is the old name of offload_optimizer, which is given, too: remove it");
-    if (clt_deepspeed_number(d, ratio, 1.0) < 1.0) {
-        if (stage != 3) return clt_schema_fail(&d->r, ratio, "is below 1, which needs stage 3: set it to 1");
-        clt_notices_add(d->r.notices, ratio, "all of the optimizer's state is offloaded");
-    }
+    const double part = clt_deepspeed_number(d, ratio, 1.0);
+    if (part < 1.0 && stage != 3)
+        return clt_schema_fail(&d->r, ratio, "is below 1, which needs stage 3: set it to 1");
     if (stage == 3 && is_offload(clt_deepspeed_text(d, weights, "")))
         clt_notices_add(d->r.notices, weights, "the weights that the model reads stay on the device");
     if (stage != 3 && clt_deepspeed_get(d, weights))
@@ -190,6 +189,8 @@ static clt_status map_offload(clt_deepspeed *d, int stage) {
         clt_notices_add(d->r.notices, from, "DeepSpeed offloads from stage 1 on, too");
         return CLT_OK;
     }
+    if (is_offload(name) && part < 1.0)
+        CLT_TRY(clt_deepspeed_put(d, ratio, "cltrain.offload_ratio", json_real(part)));
     if (!strcmp(name, "nvme")) return map_files(d, from);
     return clt_deepspeed_put(d, from, to, json_string(is_offload(name) ? "host" : "none"));
 }

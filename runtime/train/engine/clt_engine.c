@@ -245,8 +245,12 @@ clt_status clt_engine_hash(clt_engine *e, uint64_t hash[CLT_ENGINE_PARTS]) {
     return sharded ? add_ranks(e, hash) : CLT_OK;
 }
 
-clt_offload_traffic clt_engine_file_traffic(const clt_engine *e) {
+clt_offload_traffic clt_engine_offload_traffic(const clt_engine *e) {
     return clt_offload_count(e->offload);
+}
+
+void clt_engine_time_offload(clt_engine *e, bool timed) {
+    clt_offload_time(e->offload, timed);
 }
 
 void clt_engine_set_judge(clt_engine *e, clt_engine_judge judge, void *ctx) {

@@ -21,7 +21,7 @@ typedef struct {
     const clt_config *cfg; /* borrowed */
     clt_group *group;      /* borrowed */
     clt_ops *ops;          /* borrowed */
-    const clt_plan *plan;  /* borrowed: lanes, microbatch, recomputation, seed */
+    const clt_plan *plan;  /* borrowed: lanes, microbatch, recomputation, seed; of its memory: resident */
     bool training;         /* false: weights and evaluation only */
 } clt_engine_params;
 
@@ -118,8 +118,11 @@ clt_status clt_engine_explain(clt_engine *e, const clt_batch *b, int64_t step, c
 enum { CLT_ENGINE_PARTS = 3 };
 clt_status clt_engine_hash(clt_engine *e, uint64_t hash[CLT_ENGINE_PARTS]);
 
-/* What updates have moved from and to files so far on this rank; zeros without cltrain.offload: file. */
-clt_offload_traffic clt_engine_file_traffic(const clt_engine *e);
+/* What updates have moved from and to files or host memory so far on this rank; zeros without
+ * cltrain.offload. */
+clt_offload_traffic clt_engine_offload_traffic(const clt_engine *e);
+/* clt_offload_time of later steps. */
+void clt_engine_time_offload(clt_engine *e, bool timed);
 
 /* Measures the samples per second of forward and backward on this rank's device, with this engine's
  * microbatch and synthetic samples: the better of two runs after a warm-up. Overwrites weights (with zeros)

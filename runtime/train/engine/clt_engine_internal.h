@@ -197,8 +197,9 @@ clt_status clt_engine_settle_unit(clt_engine *e, clt_slab_range x);
 
 /* --- clt_engine_stretches.c --- */
 
-/* Elements of the ranges that `shards` give to this rank (NULL: of everything), in pieces of at most `most`
- * that lie in one piece of each slab in `used`. NULL slabs do not matter. Starts with range and done 0. */
+/* Elements of the ranges that `shards` give to this rank (NULL: of everything), in pieces that lie in one
+ * piece of each slab in `used`; of slabs that are not on the device they have at most `most`. NULL slabs do
+ * not matter. Starts with range and done 0. */
 typedef struct {
     const clt_engine *e;
     const clt_shards *shards;

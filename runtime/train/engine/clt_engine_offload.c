@@ -15,24 +15,29 @@ struct clt_offload_ring {
     clt_device *dev;
     clt_slab *slab[CLT_STATES];
     uint64_t row[CLT_STATES]; /* the first element of each state in a place */
-    uint64_t most;
+    uint64_t most;            /* UINT64_MAX: everything is on the device */
     place place[PLACES];
     unsigned turn;        /* stretches that the pass has brought */
-    place *now;           /* of the current stretch */
+    place *now;           /* of the current stretch; NULL: it is on the device */
     clt_file_ring *files; /* NULL: the slabs are pinned */
+    clt_offload_next next;
+    void *ctx;
+    bool timed;
+    double began;
+    clt_offload_traffic traffic; /* with pinned slabs */
 };
 
-clt_status clt_offload_create(clt_device *dev, clt_slab *const slab[CLT_STATES], uint64_t owned,
+clt_status clt_offload_create(clt_device *dev, clt_slab *const slab[CLT_STATES], uint64_t offloaded,
                               clt_scratch *file, clt_offload_ring **out) {
     clt_offload_ring *o = clt_calloc(1, sizeof *o);
     clt_status st = CLT_OK;
     uint64_t elements = 0;
     o->dev = dev;
-    o->most = clt_plan_offload_stretch(owned);
+    o->most = offloaded ? clt_plan_offload_stretch(offloaded) : UINT64_MAX;
     for (int s = 0; s < CLT_STATES; s++) {
         o->slab[s] = slab[s];
         o->row[s] = elements;
-        if (slab[s]) elements += o->most;
+        if (slab[s] && offloaded) elements += o->most;
     }
     for (int i = 0; i < PLACES && elements && st == CLT_OK; i++)
         st = clt_buffer_create(dev, elements * sizeof(float), "passing state", &o->place[i].buffer);
@@ -74,9 +79,29 @@ static clt_status claim(clt_offload_ring *o, place *p) {
     return CLT_OK;
 }
 
+/* What offloaded slabs have at an element; also if they have nothing there, because another rank owns it. */
+static bool is_on_device(const clt_offload_ring *o, uint64_t first) {
+    int s = 0;
+    while (s < CLT_STATES && !o->slab[s]) s++;
+    const clt_buffer *b = s < CLT_STATES ? clt_slab_at(o->slab[s], first, NULL).buf : NULL;
+    return !b || clt_buffer_is_on_device(b);
+}
+
+/* The stretches that come from files. */
+static bool next_offloaded(void *ring, clt_slab_range *x) {
+    const clt_offload_ring *o = ring;
+    while (o->next(o->ctx, x))
+        if (!is_on_device(o, x->first)) return true;
+    return false;
+}
+
 clt_status clt_offload_begin(clt_offload_ring *o, unsigned states, clt_offload_next next, void *ctx) {
     if (!moves(o)) return CLT_OK;
-    if (o->files) CLT_TRY(clt_file_ring_begin(o->files, states, next, ctx));
+    o->next = next;
+    o->ctx = ctx;
+    if (o->timed) CLT_TRY(clt_device_finish(o->dev));
+    o->began = clt_now();
+    if (o->files) CLT_TRY(clt_file_ring_begin(o->files, states, next ? next_offloaded : NULL, o));
     o->turn = 0;
     CLT_TRY(clt_device_use(o->dev, CLT_QUEUE_IN));
     for (int i = 0; i < PLACES; i++) CLT_TRY(claim(o, &o->place[i]));
@@ -103,6 +128,7 @@ static clt_status move(clt_offload_ring *o, clt_state state, clt_slab_range x, b
     const size_t offset = o->row[state] * sizeof(float), bytes = x.count * sizeof(float);
     float *elements;
     CLT_TRY(find_host(o, state, x, &elements));
+    *(back ? &o->traffic.written : &o->traffic.read) += bytes;
     return back ? clt_buffer_send(o->now->buffer, offset, elements, bytes)
                 : clt_buffer_fetch(o->now->buffer, offset, elements, bytes);
 }
@@ -125,8 +151,8 @@ static clt_status hand_over(clt_offload_ring *o, clt_queue next) {
 
 clt_status clt_offload_bring(clt_offload_ring *o, unsigned states, clt_slab_range x) {
     if (!o) return CLT_OK;
-    o->now = &o->place[o->turn++ % PLACES];
-    if (!moves(o)) return CLT_OK;
+    o->now = is_on_device(o, x.first) ? NULL : &o->place[o->turn++ % PLACES];
+    if (!o->now || !moves(o)) return CLT_OK;
     if (o->files) CLT_TRY(clt_file_ring_bring(o->files, x));
     CLT_TRY(clt_device_use(o->dev, CLT_QUEUE_IN));
     CLT_TRY(claim(o, o->now));
@@ -136,12 +162,12 @@ clt_status clt_offload_bring(clt_offload_ring *o, unsigned states, clt_slab_rang
 
 clt_ref clt_offload_at(const clt_offload_ring *o, clt_state state, const clt_slab *slab, uint64_t first) {
     if (!slab) return clt_ref_none();
-    return clt_offload_has(o, state) ? (clt_ref){o->now->buffer, o->row[state]}
-                                     : clt_slab_at(slab, first, NULL);
+    return clt_offload_has(o, state) && o->now ? (clt_ref){o->now->buffer, o->row[state]}
+                                               : clt_slab_at(slab, first, NULL);
 }
 
 clt_status clt_offload_leave(clt_offload_ring *o, unsigned changed, clt_slab_range x) {
-    if (!moves(o)) return CLT_OK;
+    if (!moves(o) || !o->now) return CLT_OK;
     if (changed) {
         CLT_TRY(hand_over(o, CLT_QUEUE_OUT));
         CLT_TRY(move_all(o, changed, x, true));
@@ -152,9 +178,19 @@ clt_status clt_offload_leave(clt_offload_ring *o, unsigned changed, clt_slab_ran
 }
 
 clt_status clt_offload_end(clt_offload_ring *o) {
-    return moves(o) && o->files ? clt_file_ring_end(o->files) : CLT_OK;
+    if (!moves(o)) return CLT_OK;
+    if (o->files) CLT_TRY(clt_file_ring_end(o->files));
+    if (!o->timed) return CLT_OK;
+    CLT_TRY(clt_device_finish(o->dev));
+    o->traffic.seconds += clt_now() - o->began;
+    return CLT_OK;
 }
 
 clt_offload_traffic clt_offload_count(const clt_offload_ring *o) {
-    return o && o->files ? clt_file_ring_traffic(o->files) : (clt_offload_traffic){0};
+    if (!o) return (clt_offload_traffic){0};
+    return o->files ? clt_file_ring_traffic(o->files) : o->traffic;
+}
+
+void clt_offload_time(clt_offload_ring *o, bool timed) {
+    if (o) o->timed = timed;
 }

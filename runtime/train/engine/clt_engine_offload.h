@@ -12,9 +12,10 @@
  *         CLT_TRY(clt_offload_leave(o, states that have changed, x));
  *     CLT_TRY(clt_offload_end(o));
  *
- * Without offload `o` is NULL: all of these do nothing, and clt_offload_at is the place in the slab. With
- * host memory nothing here waits on the host; with files bring waits for the file and end for the device.
- * Host functions that read the slabs (clt_slab_read) wait for what is queued. */
+ * Parts of the slabs may be on the device (clt_slab_create_pinned): their stretches stay where they are, of
+ * any length. Without offload `o` is NULL: all of these do nothing, and clt_offload_at is the place in the
+ * slab. With host memory nothing here waits on the host; with files bring waits for the file and end for the
+ * device. Host functions that read the slabs (clt_slab_read) wait for what is queued. */
 #ifndef CLT_ENGINE_OFFLOAD_H
 #define CLT_ENGINE_OFFLOAD_H
 
@@ -26,15 +27,16 @@ enum { CLT_STATE_ALL = (1 << CLT_STATES) - 1 };
 
 typedef struct clt_offload_ring clt_offload_ring;
 
-/* slab[s]: the slab of state s, borrowed; NULL: this one is on the device, or not in this run. owned:
- * elements of each slab that are on this rank. file: where the slabs are, borrowed; NULL: they are pinned.
- * Errors of clt_buffer_create and clt_buffer_create_pinned. */
-clt_status clt_offload_create(clt_device *dev, clt_slab *const slab[CLT_STATES], uint64_t owned,
+/* slab[s]: the slab of state s, borrowed; NULL: this one is on the device, or not in this run. All have the
+ * same pieces. offloaded: elements of each that are not on the device. file: where they are, borrowed; NULL:
+ * they are pinned. Errors of clt_buffer_create and clt_buffer_create_pinned. */
+clt_status clt_offload_create(clt_device *dev, clt_slab *const slab[CLT_STATES], uint64_t offloaded,
                               clt_scratch *file, clt_offload_ring **out);
 void clt_offload_destroy(clt_offload_ring *o); /* NULL is allowed */
 
 bool clt_offload_has(const clt_offload_ring *o, clt_state state);
-/* Elements of the longest stretch of the states in the mask `states`; UINT64_MAX: all are on the device. */
+/* Elements of the longest stretch of the states in the mask `states` that is not on the device; UINT64_MAX:
+ * all are. */
 uint64_t clt_offload_most(const clt_offload_ring *o, unsigned states);
 
 /* The stretches of a pass one after the other, of whole chunks; false: there are no more. */
@@ -57,12 +59,15 @@ clt_status clt_offload_leave(clt_offload_ring *o, unsigned changed, clt_slab_ran
 /* After the last stretch of a pass. */
 clt_status clt_offload_end(clt_offload_ring *o);
 
-/* What passes have moved from and to files. */
+/* What passes have moved from and to files, or host memory. */
 typedef struct {
     uint64_t read, written; /* bytes */
-    double seconds;         /* that the passes took */
+    double seconds;         /* that the passes took; with host memory, of passes that are timed */
     double waited;          /* of them, seconds without anything to do but wait for the files */
 } clt_offload_traffic;
-clt_offload_traffic clt_offload_count(const clt_offload_ring *o); /* zeros without files; o may be NULL */
+clt_offload_traffic clt_offload_count(const clt_offload_ring *o); /* zeros without offload; o may be NULL */
+/* Passes wait for the device at their beginning and at their end, so that their seconds are theirs alone. For
+ * measurements: what overlaps with a pass, does not. o may be NULL. */
+void clt_offload_time(clt_offload_ring *o, bool timed);
 
 #endif

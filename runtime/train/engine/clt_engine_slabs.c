@@ -35,14 +35,17 @@ static clt_status kept_ranges(clt_engine *e, uint32_t bytes, const char *name, c
     return clt_slab_create_shard(device_of(e), &e->table, &w->keep, w->number, bytes, name, out);
 }
 
-/* What this rank updates, in the host's memory or in a file. */
+/* What this rank updates, in the host's memory or in a file, from what the plan keeps on the device on. */
 static clt_status offloaded(clt_engine *e, const char *name, clt_slab **out) {
     clt_slab_range *own = clt_calloc((size_t)e->shards.buckets + 1, sizeof *own);
+    clt_device *dev = device_of(e);
+    uint64_t owned = 0;
     int n = 0;
-    while (clt_engine_own(e, n, &own[n])) n++;
+    for (; clt_engine_own(e, n, &own[n]); n++) owned += own[n].count;
+    const uint64_t resident = CLT_MIN(owned, e->plan->memory.resident);
     const clt_status st = e->file
-                              ? clt_slab_create_in_file(device_of(e), &e->table, own, n, e->file, name, out)
-                              : clt_slab_create_pinned(device_of(e), &e->table, own, n, name, out);
+                              ? clt_slab_create_in_file(dev, &e->table, own, n, resident, e->file, name, out)
+                              : clt_slab_create_pinned(dev, &e->table, own, n, resident, name, out);
     clt_free(own);
     return st;
 }
@@ -61,6 +64,7 @@ static clt_status create_offload(clt_engine *e) {
     uint64_t owned = 0;
     for (int i = 0; clt_engine_own(e, i, &own); i++) owned += own.count;
     if (!e->offloads) return CLT_OK;
+    owned -= CLT_MIN(owned, e->plan->memory.resident);
     CLT_TRY(clt_offload_create(device_of(e), state, owned, e->file, &e->offload));
     if (e->file && clt_group_rank(e->group) == 0)
         clt_info("optimizer state is in files in %s: %s", e->cfg->shard.offload_folder,

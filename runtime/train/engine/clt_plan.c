@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "runtime/base/clt_host.h"
+
 const char *clt_recompute_text(clt_recompute r) {
     static const char *const text[] = {"", ", norms recomputed", ", activations recomputed"};
     return text[r];
@@ -87,7 +89,8 @@ clt_plan_room clt_plan_room_of(const clt_device_facts *d, int ranks_on_device) {
     /* Not all memory that a driver reports is free: leave a tenth. */
     return (clt_plan_room){.type = d->type,
                            .capacity = d->global_mem / 10 * 9 / (uint64_t)CLT_MAX(ranks_on_device, 1),
-                           .max_alloc = d->max_alloc};
+                           .max_alloc = d->max_alloc,
+                           .host = d->type == CLT_DEVICE_CPU ? 0 : clt_host_memory() / 10 * 9};
 }
 
 clt_model_shape clt_plan_shape(const clt_config *c, const clt_plan *p, bool training) {
@@ -173,6 +176,7 @@ char *clt_plan_advice(const clt_config *cfg, const clt_plan *plan, const clt_pla
                               clt_human_bytes((double)m.total, b));
     p.recompute = CLT_RECOMPUTE_BLOCKS;
     c.shard.offload = CLT_OFFLOAD_HOST;
+    p.host_room = r->host;
     if (r->type != CLT_DEVICE_CPU && fits(&c, &p, r, 1, &m))
         return clt_format("cltrain.offload: host with cltrain.recompute: blocks and microbatch 1 (%s)",
                           clt_human_bytes((double)m.total, b));
@@ -211,7 +215,7 @@ clt_status clt_plan_refuse(const clt_config *c, const clt_plan *p, const clt_pla
 /* If the configuration does not decide: no recomputation on a GPU if the run then takes at most a quarter of
  * the memory. */
 static void keep_activations(const clt_config *c, const clt_plan_room *r, clt_plan *p) {
-    const clt_plan_room quarter = {r->type, r->capacity / 4, r->max_alloc};
+    const clt_plan_room quarter = {r->type, r->capacity / 4, r->max_alloc, r->host};
     clt_plan kept = *p;
     kept.recompute = CLT_RECOMPUTE_NONE;
     if (!c->recompute_open || r->type != CLT_DEVICE_GPU) return;
@@ -243,6 +247,7 @@ static clt_status place(const clt_config *c, const clt_plan_room *r, clt_plan *p
     const int64_t wanted = c->device_train_microbatch_size, most = most_samples(c, p);
     const bool open = c->precision != CLT_F32 && c->numerics == CLT_FAST;
     p->type = r->type;
+    p->host_room = r->host;
     p->recompute = c->recompute;
     p->shards_by_lanes = false;
     p->logits_bytes = open ? CLT_MODEL_LOGITS_LEAST : 0;

@@ -19,9 +19,11 @@ typedef struct {
     uint64_t weights, copy, gradients, optimizer, reduction; /* copy: the 16-bit weights */
     clt_model_memory model;
     uint64_t total, largest;
-    uint64_t host;                     /* bytes of host memory (cltrain.offload) */
-    uint64_t file, file_step;          /* bytes in files (cltrain.offload: file); each way in a step */
-    uint64_t elements;                 /* of the slab */
+    uint64_t host; /* bytes of host memory (cltrain.offload) */
+    uint64_t resident,
+        resident_bytes;       /* with offload: elements that stay on the device; of all their state */
+    uint64_t file, file_step; /* bytes in files (cltrain.offload: file); each way in a step */
+    uint64_t elements;        /* of the slab */
     int gradient_slabs, gradient_sums; /* as in clt_plan_sizes */
 } clt_plan_memory;
 
@@ -48,6 +50,7 @@ typedef struct {
     int64_t microbatch;
     clt_recompute recompute;
     uint64_t logits_bytes; /* as in clt_model_shape */
+    uint64_t host_room;    /* clt_plan_room.host */
     clt_plan_memory memory;
 } clt_plan;
 
@@ -55,8 +58,11 @@ typedef struct {
 typedef struct {
     clt_device_type type;
     uint64_t capacity, max_alloc; /* bytes in total; bytes of the largest single buffer */
+    uint64_t host;                /* bytes that the ranks of a host may offload to its memory; 0: no limit */
 } clt_plan_room;
-/* For a device that ranks_on_device ranks share: each has an equal part of nine tenths of its memory. */
+/* For a device of this host that ranks_on_device ranks share: each has an equal part of nine tenths of its
+ * memory. Ranks may offload to nine tenths of the host's; a CPU device, which computes in it, has no limit.
+ */
 clt_plan_room clt_plan_room_of(const clt_device_facts *device, int ranks_on_device);
 
 /* A plan for `ranks` ranks without a microbatch. Lanes: cltrain.exact_lanes with numerics exact; with

@@ -1,5 +1,7 @@
 #include "runtime/train/engine/clt_plan_memory.h"
 
+#include <math.h>
+
 #include "runtime/train/engine/clt_plan.h"
 
 enum { WIDE = 4, NARROW = 2 /* bytes */, GROUP = 64 /* elements with one byte */ };
@@ -11,13 +13,18 @@ static uint64_t offloaded(const clt_plan_sizes *s) {
     return s->offload ? (uint64_t)(s->moments + s->narrow) : 0;
 }
 
-uint64_t clt_plan_offload_stretch(uint64_t owned) {
-    return CLT_MIN(owned, CLT_PLAN_OFFLOAD_CHUNKS * (uint64_t)CLT_CHUNK);
+/* Elements of each of these tensors. */
+static uint64_t leaving(const clt_plan_sizes *s) {
+    return s->owned - s->resident;
+}
+
+uint64_t clt_plan_offload_stretch(uint64_t offloaded) {
+    return CLT_MIN(offloaded, CLT_PLAN_OFFLOAD_CHUNKS * (uint64_t)CLT_CHUNK);
 }
 
 uint64_t clt_plan_weights_bytes(const clt_plan_sizes *s) {
     const uint64_t part = s->narrow ? s->owned : s->kept;
-    const uint64_t master = s->offload && s->narrow ? 0 : part * WIDE;
+    const uint64_t master = (s->offload && s->narrow ? s->resident : part) * WIDE;
     if (s->narrow && s->stage == 0 && !s->offload) return s->total * WIDE;
     if (s->narrow) return master + s->wide * WIDE;
     return s->stage < 3 ? s->total * WIDE : master + s->gathered * WIDE;
@@ -34,27 +41,31 @@ uint64_t clt_plan_gradients_bytes(const clt_plan_sizes *s) {
 }
 
 uint64_t clt_plan_optimizer_bytes(const clt_plan_sizes *s) {
-    const uint64_t moments = s->offload ? 0 : s->owned * WIDE * (uint64_t)s->moments;
-    const uint64_t place = clt_plan_offload_stretch(s->owned) * WIDE * offloaded(s);
+    const uint64_t moments = (s->offload ? s->resident : s->owned) * WIDE * (uint64_t)s->moments;
+    const uint64_t place = clt_plan_offload_stretch(leaving(s)) * WIDE * offloaded(s);
     return moments + CLT_PLAN_OFFLOAD_PLACES * place + s->total / GROUP * (s->ratios ? 3 : 1);
 }
 
 static uint64_t slots_bytes(const clt_plan_sizes *s) {
-    const uint64_t slot = clt_plan_offload_stretch(s->owned) * WIDE * offloaded(s) + CLT_SCRATCH_ALIGN;
-    return CLT_PLAN_FILE_SLOTS * slot + CLT_SCRATCH_MOST;
+    const uint64_t slot = clt_plan_offload_stretch(leaving(s)) * WIDE * offloaded(s) + CLT_SCRATCH_ALIGN;
+    return leaving(s) ? CLT_PLAN_FILE_SLOTS * slot + CLT_SCRATCH_MOST : 0;
 }
 
 uint64_t clt_plan_host_bytes(const clt_plan_sizes *s) {
-    return s->files ? slots_bytes(s) : s->owned * WIDE * offloaded(s);
+    return s->files ? slots_bytes(s) : leaving(s) * WIDE * offloaded(s);
+}
+
+uint64_t clt_plan_resident_bytes(const clt_plan_sizes *s) {
+    return s->resident * WIDE * offloaded(s);
 }
 
 uint64_t clt_plan_file_bytes(const clt_plan_sizes *s) {
-    return s->files ? s->owned * WIDE * offloaded(s) : 0;
+    return s->files ? leaving(s) * WIDE * offloaded(s) : 0;
 }
 
 /* LAMB's second pass takes the weights again. */
 uint64_t clt_plan_file_step_bytes(const clt_plan_sizes *s) {
-    return clt_plan_file_bytes(s) + (s->files && s->ratios && s->narrow ? s->owned * WIDE : 0);
+    return clt_plan_file_bytes(s) + (s->files && s->ratios && s->narrow ? leaving(s) * WIDE : 0);
 }
 
 /* --- units --- */
@@ -157,6 +168,19 @@ static clt_status reduction_of(const clt_config *c, const clt_plan *p, const clt
     return CLT_OK;
 }
 
+/* What is not offloaded: the rest of the configuration's ratio, or what exceeds the host's memory. */
+static uint64_t resident_elements(const clt_config *c, const clt_plan *p, const clt_plan_sizes *s) {
+    const double ratio = c->shard.offload_ratio;
+    const uint64_t chunks = CLT_CEIL_DIV(s->owned, (uint64_t)CLT_CHUNK), bytes = WIDE * offloaded(s);
+    uint64_t takes = chunks;
+    if (bytes == 0) return 0;
+    if (!isnan(ratio))
+        takes = (uint64_t)ceil(ratio * (double)chunks);
+    else if (!s->files && p->host_room)
+        takes = CLT_MIN(chunks, p->host_room / (uint64_t)p->per_host / bytes / CLT_CHUNK);
+    return s->owned - CLT_MIN(takes * CLT_CHUNK, s->owned);
+}
+
 static clt_status sizes_of(const clt_config *c, const clt_plan *p, const clt_slab_table *t,
                            int64_t microbatch, clt_plan_sizes *out) {
     const bool whole = keeps_whole_gradients(c, p, microbatch);
@@ -172,6 +196,7 @@ static clt_status sizes_of(const clt_config *c, const clt_plan *p, const clt_sla
     s.gradient_slabs = whole ? most_gradient_slabs(c, p) : 0;
     s.gradient_sums = whole ? 0 : clt_reduce_levels(&split);
     CLT_TRY(find_shards(p, t, &s));
+    s.resident = resident_elements(c, p, &s);
     *out = s;
     return CLT_OK;
 }
@@ -197,6 +222,8 @@ static clt_status memory_of(const clt_config *c, const clt_plan *p, const clt_sl
     m->gradients = clt_plan_gradients_bytes(&s);
     m->optimizer = clt_plan_optimizer_bytes(&s);
     m->host = clt_plan_host_bytes(&s);
+    m->resident = s.resident;
+    m->resident_bytes = clt_plan_resident_bytes(&s);
     m->file = clt_plan_file_bytes(&s);
     m->file_step = clt_plan_file_step_bytes(&s);
     m->total = m->weights + m->copy + m->gradients + m->optimizer + m->reduction + m->model.total;

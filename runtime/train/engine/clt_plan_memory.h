@@ -18,6 +18,7 @@ typedef struct {
     bool files;           /* cltrain.offload: file */
     uint64_t total;       /* the whole slab */
     uint64_t owned;       /* of the rank that owns most (clt_shards.h); `total` at stage 0 */
+    uint64_t resident;    /* with offload: of these, what stays on the device; whole chunks */
     uint64_t kept;        /* stage 3: weights of the rank that keeps most; more than owned, where groups of
                            * ranks are replicas */
     uint64_t wide;        /* tensors that the model reads in fp32 although the run is narrow */
@@ -33,7 +34,8 @@ enum {
     CLT_PLAN_GATHER_AHEAD = 2,    /* units gathered ahead with limit_all_gathers: true */
     CLT_PLAN_GATHER_FAR = 4,      /* with false */
     CLT_PLAN_GATHER_USED = 2,     /* blocks that have a place besides those gathered ahead */
-    CLT_PLAN_OFFLOAD_PLACES = 3,  /* of offloaded state: one comes in, one is updated, one leaves */
+    CLT_PLAN_OFFLOAD_PLACES = 4,  /* of offloaded state: one comes in, one is updated, one leaves, and one for
+                                   * what queues learn late of each other */
     CLT_PLAN_OFFLOAD_CHUNKS = 32, /* of a place: 8 MiB of each state are copied at full speed */
     CLT_PLAN_FILE_SLOTS = 6 /* of pinned memory between files and the device: two are read, two written */
 };
@@ -46,10 +48,12 @@ uint64_t clt_plan_offload_stretch(uint64_t owned);
 uint64_t clt_plan_weights_bytes(const clt_plan_sizes *s);   /* fp32 weights */
 uint64_t clt_plan_copy_bytes(const clt_plan_sizes *s);      /* weights that products read in 16 bits */
 uint64_t clt_plan_gradients_bytes(const clt_plan_sizes *s); /* sums and what a pass writes to */
-/* Moments, or with offload what state passes through; the groups of tensors. */
+/* Moments, or with offload those that stay and what state passes through; the groups of tensors. */
 uint64_t clt_plan_optimizer_bytes(const clt_plan_sizes *s);
 /* Host bytes of one rank with offload, else 0: the state, or with files what it passes through. */
 uint64_t clt_plan_host_bytes(const clt_plan_sizes *s);
+/* Device bytes of offloaded kinds of state, of what stays. They are in the terms above. */
+uint64_t clt_plan_resident_bytes(const clt_plan_sizes *s);
 /* Bytes in files of one rank; those that a step reads, which it also writes. 0 without. */
 uint64_t clt_plan_file_bytes(const clt_plan_sizes *s);
 uint64_t clt_plan_file_step_bytes(const clt_plan_sizes *s);

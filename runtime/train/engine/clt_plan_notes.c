@@ -1,4 +1,6 @@
 /* Where the plan differs from the configuration. */
+#include <math.h>
+
 #include "runtime/train/engine/clt_plan.h"
 
 static int64_t largest_lane(const clt_config *c, const clt_plan *p) {
@@ -59,6 +61,16 @@ static char *microbatch_note(const clt_config *c, const clt_plan *p) {
                       exact ? " (cltrain.exact_lanes)" : "");
 }
 
+/* Why not all of the state is offloaded. */
+static char *resident_note(const clt_plan *p) {
+    char stays[32], leaves[32];
+    return clt_format(
+        "%s of optimizer state stay on the device, because the host's memory takes %s of it for "
+        "each of its ranks (cltrain.offload_ratio)",
+        clt_human_bytes((double)p->memory.resident_bytes, stays),
+        clt_human_bytes((double)p->memory.host, leaves));
+}
+
 void clt_plan_notes(const clt_config *c, const clt_plan *p, clt_strv *lines) {
     if (c->device_train_microbatch_size > p->microbatch) clt_strv_add_owned(lines, microbatch_note(c, p));
     if (p->raised)
@@ -70,6 +82,7 @@ void clt_plan_notes(const clt_config *c, const clt_plan *p, clt_strv *lines) {
     if (c->shard.offload == CLT_OFFLOAD_HOST && p->type == CLT_DEVICE_CPU)
         clt_strv_add(lines,
                      "cltrain.offload: host saves nothing on a CPU device, whose memory is the host's");
+    if (p->memory.resident && isnan(c->shard.offload_ratio)) clt_strv_add_owned(lines, resident_note(p));
     if (p->whole_gradients) clt_strv_add_owned(lines, whole_gradients_note(c, p));
 }
 

@@ -118,7 +118,8 @@ static void say_stalls(const clt_run *r) {
 }
 
 static void say_traffic(const clt_run *r) {
-    const clt_offload_traffic t = r->engine ? clt_engine_file_traffic(r->engine) : (clt_offload_traffic){0};
+    const clt_offload_traffic t =
+        r->engine ? clt_engine_offload_traffic(r->engine) : (clt_offload_traffic){0};
     char read[32], written[32], waited[32];
     if (!(t.seconds > 0)) return;
     clt_info(

@@ -1,0 +1,178 @@
+#include "tools/clbench/step_offload.h"
+
+#include <string.h>
+
+#include "runtime/base/clt_host.h"
+#include "runtime/base/clt_thread.h"
+
+/* --- options --- */
+
+const char *step_offload_check(const step_offload_options *o) {
+    const bool file = o->where && !strcmp(o->where, "file");
+    if (o->where && !file && strcmp(o->where, "host")) return "--offload must be host or file";
+    if (file != (o->folder != NULL)) return "--offload file and --offload-folder FOLDER belong together";
+    if (o->ratio > 1) return "--offload-ratio must be 0 to 1";
+    return o->ratio >= 0 && !o->where ? "--offload-ratio needs --offload" : NULL;
+}
+
+char *step_offload_keys(const step_offload_options *o) {
+    clt_str s = {0};
+    clt_str_add(&s, "");
+    if (o->where) clt_str_addf(&s, ", offload: %s", o->where);
+    if (o->folder) clt_str_addf(&s, ", offload_folder: \"%s\"", o->folder);
+    if (o->ratio >= 0) clt_str_addf(&s, ", offload_ratio: %.9g", o->ratio);
+    return s.s;
+}
+
+/* --- before a step --- */
+
+clt_status step_offload_begin(const step_offload_options *o, clt_device *dev, const clt_plan *p,
+                              step_offload *out) {
+    enum { PIECE = 8 << 20, LINK = 256 << 20, DISK = 1 << 30 };
+    static const double most_seconds = 3;
+    const uint64_t have = clt_host_memory() / 10 * 9;
+    char need[32], room[32];
+    *out = (step_offload){0};
+    if (!o->where) return CLT_OK;
+    if (p->memory.host > have)
+        return clt_error(CLT_NO_MEMORY,
+                         "the offloaded state needs %s of host memory, %s are available: use a smaller "
+                         "--offload-ratio",
+                         clt_human_bytes((double)p->memory.host, need), clt_human_bytes((double)have, room));
+    return o->folder ? clt_scratch_measure(o->folder, DISK, most_seconds, &out->disk)
+                     : bench_link_measure(dev, BENCH_PINNED, PIECE, LINK, &out->link);
+}
+
+/* --- after it --- */
+
+clt_offload_traffic step_offload_since(const clt_engine *e, clt_offload_traffic before, int steps) {
+    const clt_offload_traffic t = clt_engine_offload_traffic(e);
+    const uint64_t n = (uint64_t)steps;
+    return (clt_offload_traffic){(t.read - before.read) / n, (t.written - before.written) / n,
+                                 (t.seconds - before.seconds) / steps, (t.waited - before.waited) / steps};
+}
+
+void step_offload_end(step_offload *w, const clt_device *dev, const char *name, double seconds) {
+    clt_device_counters counters;
+    clt_device_get_counters(dev, &counters);
+    w->device_bytes = counters.bytes;
+    w->pinned_bytes = counters.pinned_bytes;
+    clt_info("%s: a step takes %.3f s, its update %.3f s; the state is released now", name, seconds,
+             w->step.seconds);
+}
+
+/* --- weights --- */
+
+enum {
+    PERIOD = 262139 /* prime: rows of a matrix begin at different places */,
+    PART = 1 << 20,
+    STAGE = 64 * PART /* elements */
+};
+
+typedef struct {
+    const clt_model_config *model;
+    const clt_slab_table *table;
+    uint64_t seed, first, count; /* of the tensor */
+    float *pattern;              /* [table.n][PERIOD] */
+    const float *own;            /* of the tensor */
+    float *stage;
+} pattern_fill;
+
+static void make_pattern(void *ctx, size_t i) {
+    const pattern_fill *f = ctx;
+    const uint64_t n = CLT_MIN((uint64_t)PERIOD, f->table->entry[i].count);
+    clt_model_init_range(f->model, f->table, (int)i, f->seed, 0, n, f->pattern + i * PERIOD);
+}
+
+static void repeat_pattern(void *ctx, size_t i) {
+    const pattern_fill *f = ctx;
+    const uint64_t first = i * PART, end = CLT_MIN(first + PART, f->count);
+    for (uint64_t at = first, n; at < end; at += n) {
+        const uint64_t from = (f->first + at) % PERIOD;
+        n = CLT_MIN(PERIOD - from, end - at);
+        memcpy(f->stage + at, f->own + from, n * sizeof(float));
+    }
+}
+
+static clt_status fill_tensor(pattern_fill *f, int i, const clt_slab *weights) {
+    const clt_slab_entry *x = &f->table->entry[i];
+    f->own = f->pattern + (size_t)i * PERIOD;
+    for (f->first = 0; f->first < x->count; f->first += f->count) {
+        f->count = CLT_MIN((uint64_t)STAGE, x->count - f->first);
+        clt_parallel_for(CLT_CEIL_DIV(f->count, (uint64_t)PART), 0, repeat_pattern, f);
+        CLT_TRY(clt_slab_write(weights, x->offset + f->first, f->stage, f->count));
+    }
+    return CLT_OK;
+}
+
+clt_status step_offload_weights(const clt_model_config *m, const clt_slab_table *t, uint64_t seed,
+                                clt_slab *weights) {
+    pattern_fill f = {.model = m,
+                      .table = t,
+                      .seed = seed,
+                      .pattern = clt_malloc((size_t)t->n * PERIOD * sizeof(float)),
+                      .stage = clt_malloc(STAGE * sizeof(float))};
+    clt_status st = CLT_OK;
+    clt_parallel_for((size_t)t->n, 0, make_pattern, &f);
+    for (int i = 0; i < t->n && st == CLT_OK; i++) st = fill_tensor(&f, i, weights);
+    clt_free(f.pattern);
+    clt_free(f.stage);
+    return st;
+}
+
+/* --- results --- */
+
+/* Bytes per second that the link or the disk alone moves, both directions together. */
+static double alone(const step_offload_options *o, const step_offload *w) {
+    return o->folder ? w->disk.both : w->link.both;
+}
+
+static double moved(const step_offload *w) {
+    return (double)w->step.read + (double)w->step.written;
+}
+
+static void print_rates(const step_offload_options *o, const step_offload *w) {
+    const double in = o->folder ? w->disk.read : w->link.in, out = o->folder ? w->disk.write : w->link.out;
+    const double rate = w->step.seconds > 0 ? moved(w) / w->step.seconds : 0;
+    printf("  update       %.3f s: %.2f GB/s in both directions together, %.2f of what the %s alone moves "
+           "(in %.2f, out %.2f, both %.2f GB/s)\n",
+           w->step.seconds, rate * 1e-9, rate / alone(o, w), o->folder ? "disk" : "link", in * 1e-9,
+           out * 1e-9, alone(o, w) * 1e-9);
+}
+
+void step_offload_print(const step_offload_options *o, const step_offload *w, const clt_plan *p,
+                        double seconds) {
+    const clt_plan_memory *m = &p->memory;
+    char host[32], file[32], stays[32], device[32];
+    if (!o->where) return;
+    printf("  state        %s in host memory, %s in files, %s on the device; %s of device memory in use\n",
+           clt_human_bytes((double)w->pinned_bytes, host), clt_human_bytes((double)m->file, file),
+           clt_human_bytes((double)m->resident_bytes, stays),
+           clt_human_bytes((double)w->device_bytes, device));
+    printf("  a step       moves %.2f GB to the device and %.2f GB back\n", (double)w->step.read * 1e-9,
+           (double)w->step.written * 1e-9);
+    if (moved(w) > 0) print_rates(o, w);
+    const double share = CLT_MIN(w->step.seconds / seconds, 1.0);
+    printf("  bound by     %s: the update takes %.1f %% of a step of %.3f s; without it %.3f s\n",
+           share < 0.5 ? "the device's computation"
+           : o->folder ? "the disk"
+                       : "the link",
+           100 * share, seconds, CLT_MAX(seconds - w->step.seconds, 0.0));
+    fflush(stdout);
+}
+
+void step_offload_json(const step_offload_options *o, const step_offload *w, const clt_plan *p,
+                       double seconds, clt_str *out) {
+    const clt_plan_memory *m = &p->memory;
+    clt_str_addf(out,
+                 "\"offload\": \"%s\", \"host_bytes\": %llu, \"file_bytes\": %llu, \"resident_bytes\": %llu, "
+                 "\"device_bytes\": "
+                 "%llu, \"step_read_bytes\": %llu, \"step_written_bytes\": %llu, \"update_seconds\": %.6g, "
+                 "\"update_gbps\": %.6g, \"alone_gbps\": %.6g, \"update_share\": %.4f, ",
+                 o->where ? o->where : "none", (unsigned long long)w->pinned_bytes,
+                 (unsigned long long)m->file, (unsigned long long)m->resident_bytes,
+                 (unsigned long long)w->device_bytes, (unsigned long long)w->step.read,
+                 (unsigned long long)w->step.written, w->step.seconds,
+                 w->step.seconds > 0 ? moved(w) / w->step.seconds * 1e-9 : 0.0, alone(o, w) * 1e-9,
+                 w->step.seconds / seconds);
+}

@@ -1,0 +1,48 @@
+/* step_offload: what clbench step measures of offloaded state (--offload): the bytes that a step moves, the
+ * rate of its update beside that of the link or the disk alone, and what bounds the step. */
+#ifndef CLBENCH_STEP_OFFLOAD_H
+#define CLBENCH_STEP_OFFLOAD_H
+
+#include "runtime/train/engine/clt_engine.h"
+#include "tools/clbench/bench_link.h"
+
+typedef struct {
+    const char *where;  /* host, file; NULL: none */
+    const char *folder; /* of the files */
+    double ratio;       /* negative: the plan decides */
+} step_offload_options;
+
+typedef struct {
+    bench_link_rates link;               /* with host memory */
+    clt_scratch_rates disk;              /* with files */
+    clt_offload_traffic step;            /* of one step, and its update's seconds */
+    uint64_t device_bytes, pinned_bytes; /* in use */
+} step_offload;
+
+/* The first error of the options; NULL: none. */
+const char *step_offload_check(const step_offload_options *o);
+/* Keys of section cltrain, which begin with a comma; the caller frees them. */
+char *step_offload_keys(const step_offload_options *o);
+/* Before the engine: the link or the disk alone. CLT_NO_MEMORY: the host's memory does not take the plan. */
+clt_status step_offload_begin(const step_offload_options *o, clt_device *dev, const clt_plan *p,
+                              step_offload *out);
+
+/* What each of the last `steps` steps has moved. */
+clt_offload_traffic step_offload_since(const clt_engine *e, clt_offload_traffic before, int steps);
+/* Before the engine is destroyed, which takes a while where it has much of the host's memory: notes the
+ * memory, and says what is known so far. seconds: of a step. */
+void step_offload_end(step_offload *w, const clt_device *dev, const char *name, double seconds);
+
+/* Weights of large models, whose own initial values take minutes: those of the first elements of each tensor,
+ * again and again. */
+clt_status step_offload_weights(const clt_model_config *m, const clt_slab_table *t, uint64_t seed,
+                                clt_slab *weights);
+
+/* Lines below the row of a step that takes `seconds`. */
+void step_offload_print(const step_offload_options *o, const step_offload *w, const clt_plan *p,
+                        double seconds);
+/* Appends its keys of the row, which end with a comma. */
+void step_offload_json(const step_offload_options *o, const step_offload *w, const clt_plan *p,
+                       double seconds, clt_str *out);
+
+#endif
