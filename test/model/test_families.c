@@ -16,6 +16,7 @@ static const double LOGIT_BOUND = 5e-6, LOSS_BOUND = 2e-6, GRAD_BOUND = 2e-5, NO
 
 typedef struct {
     const char *set;
+    const int32_t *padding; /* pad_token_id in place of the folder's, or NULL */
     clt_model_config *cfg;
     clt_slab_table table;
     clt_slab *weights, *grads;
@@ -76,6 +77,7 @@ static void load_tokens(golden *g) {
 static void read_config(golden *g, const char *folder) {
     char *path = clt_path_join(folder, "config.json");
     json_t *j = golden_load(path);
+    if (g->padding) json_object_set_new(j, "pad_token_id", json_integer(*g->padding));
     tu_assert_ok(clt_model_config_from_json(j, true, path, &g->cfg), path);
     json_decref(j);
     clt_free(path);
@@ -217,6 +219,62 @@ static void check_set(const char *set, const char *hf, clt_recompute recompute) 
     close_golden(&g);
 }
 
+/* The embedding's gradient in the layout of the file, and the sum of squares of all others. */
+static float *embedding_gradient(const char *set, const int32_t *padding, size_t *count_out, double *others) {
+    golden g = {.set = set, .padding = padding};
+    open_golden(&g, "hf", (clt_model_shape){.microbatch = SAMPLES, .training = true});
+    check_loss(&g);
+    clt_weight_mapper mapper = {.map = g.map, .to_file = true, .read = read_gradient, .ctx = &g};
+    float *found = NULL;
+    *others = 0;
+    for (int f = 0; f < g.map->files; f++) {
+        const clt_map_file *file = &g.map->file[f];
+        size_t count = 1;
+        for (int d = 0; d < file->dims; d++) count *= (size_t)file->shape[d];
+        float *got = clt_malloc(count * sizeof *got);
+        tu_assert_ok(clt_weight_mapper_read(&mapper, f, 0, got, count), file->name);
+        if (strcmp(file->name, "model.embed_tokens.weight") == 0) {
+            found = got;
+            *count_out = count;
+            continue;
+        }
+        for (size_t i = 0; i < count; i++) *others += (double)got[i] * (double)got[i];
+        clt_free(got);
+    }
+    clt_weight_mapper_free(&mapper);
+    close_golden(&g);
+    return found;
+}
+
+/* torch's padding_idx: where the padding id occurs in a text, its lookup has no gradient. Rows of other ids
+ * and other tensors have the same bits; a tied row keeps what it has as the head's. */
+static void padding_rows_are_not_looked_up(void **state) {
+    (void)state;
+    static const char *const some[] = {"llama3", "llama-tied", "mistral", "qwen2-bf16", "gemma2"};
+    for (size_t i = 0; i < CLT_COUNT_OF(some); i++) {
+        golden g = {.set = some[i]};
+        open_golden(&g, "hf", (clt_model_shape){.microbatch = SAMPLES, .training = true});
+        const size_t V = (size_t)g.V;
+        size_t count;
+        const int32_t pad = g.tokens[g.T / 2], unused = 1;
+        const bool tied = strcmp(some[i], "llama3") != 0 && strcmp(some[i], "mistral") != 0;
+        close_golden(&g);
+        double others, others_padded;
+        float *plain = embedding_gradient(some[i], &unused, &count, &others);
+        float *padded = embedding_gradient(some[i], &pad, &count, &others_padded);
+        const size_t C = count / V;
+        double row = 0;
+        for (size_t v = 0; v < V; v++)
+            if (v != (size_t)pad) assert_memory_equal(plain + v * C, padded + v * C, C * sizeof *plain);
+        for (size_t c = 0; c < C; c++) row += fabs((double)padded[(size_t)pad * C + c]);
+        assert_memory_not_equal(plain + (size_t)pad * C, padded + (size_t)pad * C, C * sizeof *plain);
+        assert_true(tied ? row > 0 : row == 0);
+        assert_true(others == others_padded);
+        clt_free(plain);
+        clt_free(padded);
+    }
+}
+
 static const char *const sets[] = {"gpt2",       "llama3",   "llama-tied", "mistral",
                                    "qwen2-bf16", "gpt-neox", "gemma2"};
 
@@ -253,6 +311,7 @@ static void cached_logits_agree(void **state) {
 int main(int argc, char **argv) {
     tu_init(argc, argv);
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_family_agrees),
-                                       cmocka_unit_test(cached_logits_agree)};
+                                       cmocka_unit_test(cached_logits_agree),
+                                       cmocka_unit_test(padding_rows_are_not_looked_up)};
     return tu_run(tests, CLT_COUNT_OF(tests));
 }

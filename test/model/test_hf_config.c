@@ -107,6 +107,33 @@ static void keys_are_read(void **state) {
     release(c);
 }
 
+/* The classes of Llama and Gemma 2 give torch's Embedding a padding_idx; those of GPT-2 and GPT-NeoX do not.
+ */
+static void padding_is_read(void **state) {
+    (void)state;
+    static const struct {
+        const char *base, *key;
+        int64_t id;
+    } cases[] = {
+        {LLAMA, "", -1},
+        {LLAMA, "'pad_token_id': 0", 0},
+        {LLAMA, "'vocab_size': 90, 'pad_token_id': -1", 89},
+        {MISTRAL, "'pad_token_id': 2", 2},
+        {MISTRAL, "'pad_token_id': null", -1},
+        {"'model_type': 'qwen2', 'num_attention_heads': 64", "'pad_token_id': 3", 3},
+        {GEMMA2, "", 0},
+        {GEMMA2, "'pad_token_id': null", -1},
+        {GEMMA2, "'pad_token_id': 7", 7},
+        {"'model_type': 'gpt2', 'vocab_size': 288", "'pad_token_id': 5", -1},
+        {"'model_type': 'gpt_neox', 'hidden_size': 64, 'num_attention_heads': 4", "'pad_token_id': 5", -1},
+    };
+    for (size_t i = 0; i < CLT_COUNT_OF(cases); i++) {
+        clt_mpt_config *c = config(cases[i].base, cases[i].key);
+        assert_int_equal(c->padding_id, cases[i].id);
+        release(c);
+    }
+}
+
 /* --- what is wrong --- */
 
 static const struct {
@@ -156,6 +183,7 @@ static const struct {
     {GEMMA2, "'attn_logit_softcapping': -1", "attn_logit_softcapping"},
     {"'hidden_size': 32", "", "'model_type' is missing"},
     {LLAMA, "'partial_rotary_factor': 0.5", "partial_rotary_factor"},
+    {LLAMA, "'pad_token_id': 288", "'pad_token_id' is 288: the vocabulary has 288 ids"},
     {LLAMA, "'pruned_heads': {'0': [1]}", "pruned_heads"},
 };
 
@@ -293,9 +321,13 @@ static void checkpoints_keep_the_configuration(void **state) {
 int main(int argc, char **argv) {
     tu_init(argc, argv);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(absent_keys_have_defaults), cmocka_unit_test(keys_are_read),
-        cmocka_unit_test(wrong_keys_are_named),      cmocka_unit_test(folders_are_read),
-        cmocka_unit_test(wrong_sections_are_named),  cmocka_unit_test(checkpoints_keep_the_configuration),
+        cmocka_unit_test(absent_keys_have_defaults),
+        cmocka_unit_test(keys_are_read),
+        cmocka_unit_test(padding_is_read),
+        cmocka_unit_test(wrong_keys_are_named),
+        cmocka_unit_test(folders_are_read),
+        cmocka_unit_test(wrong_sections_are_named),
+        cmocka_unit_test(checkpoints_keep_the_configuration),
         cmocka_unit_test(mpt_keeps_its_source),
     };
     return tu_run(tests, CLT_COUNT_OF(tests));

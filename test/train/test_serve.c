@@ -186,6 +186,33 @@ static void test_texts(void **state) {
     json_decref(b);
 }
 
+/* The place of a character of a text. */
+static const char *at_character(const char *s, json_int_t n) {
+    for (; n > 0 && *s; n--)
+        for (s++; ((unsigned char)*s & 0xc0) == 0x80;) s++;
+    return s;
+}
+
+/* Each token stands in the text at its offset, in characters; of a character of several tokens the later ones
+ * stand at it, too. */
+static void test_offsets(void **state) {
+    (void)state;
+    json_t *o = complete("{\"prompt\": \"the f\u00f6x is\", \"temperature\": 0, \"max_tokens\": 3, "
+                         "\"logprobs\": 0, \"echo\": true}");
+    json_t *c = choice_of(o, 0), *l = json_object_get(c, "logprobs"), *token;
+    size_t i, pieces = 0;
+    json_array_foreach(json_object_get(l, "tokens"), i, token) {
+        const char *text = json_string_value(token);
+        const json_int_t at = json_integer_value(json_array_get(json_object_get(l, "text_offset"), i));
+        const bool piece = strncmp(text, "bytes:", 6) == 0;
+        pieces += piece;
+        text = piece ? "\xc3\xb6" : text;
+        assert_memory_equal(at_character(golden_str(c, "text"), at), text, strlen(text));
+    }
+    assert_int_equal(pieces, 2);
+    json_decref(o);
+}
+
 /* --- refusals --- */
 
 static void test_refused(void **state) {
@@ -410,10 +437,13 @@ static void test_stop(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_scores),         cmocka_unit_test(test_texts), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_transport),      cmocka_unit_test(test_idle),  cmocka_unit_test(test_slow),
-        cmocka_unit_test(test_full),           cmocka_unit_test(test_many),  cmocka_unit_test(test_pipelined),
-        cmocka_unit_test(test_large_response), cmocka_unit_test(test_gone),  cmocka_unit_test(test_stop),
+        cmocka_unit_test(test_scores),         cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_offsets),        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_transport),      cmocka_unit_test(test_idle),
+        cmocka_unit_test(test_slow),           cmocka_unit_test(test_full),
+        cmocka_unit_test(test_many),           cmocka_unit_test(test_pipelined),
+        cmocka_unit_test(test_large_response), cmocka_unit_test(test_gone),
+        cmocka_unit_test(test_stop),
     };
     return cmocka_run_group_tests(tests, begin, NULL);
 }

@@ -523,6 +523,38 @@ static void test_prefix_space(void **state) {
     check_prefix_space("{\"type\":\"Sequence\",\"pretokenizers\":[" PREFIXED "]}", "{}", true);
 }
 
+/* Matches inside of spaces that the token before them took. The ids are those of the package 0.22.2. */
+static void test_stripped_spaces(void **state) {
+    (void)state;
+#define STRIPS(id, text, left, right)                                                                        \
+    "{\"id\":" #id ",\"content\":\"" text "\",\"single_word\":false,\"lstrip\":" #left ",\"rstrip\":" #right \
+    ",\"normalized\":false,\"special\":false}"
+    static const struct {
+        const char *added, *text;
+        int32_t ids[8];
+        size_t n;
+    } cases[] = {
+        {STRIPS(3, "_", false, true) "," STRIPS(4, "\\n", false, false), "a_\n\nb", {0, 3, 4, 4, 1}, 5},
+        {STRIPS(3, "_", false, true) "," STRIPS(4, "\\n", true, true), "a_\n\nb", {0, 3, 1}, 3},
+        {STRIPS(3, "\\n", true, true), "a\n \n\nb", {0, 3, 1}, 3},
+        {STRIPS(3, "\\n", false, true), "a\n\n\nb", {0, 3, 3, 3, 1}, 5},
+    };
+    for (size_t i = 0; i < CLT_COUNT_OF(cases); i++) {
+        int32_t ids[8];
+        size_t n;
+        clt_str file = {0};
+        clt_str_addf(&file, "{" MODEL "," STEPS ",\"added_tokens\":[%s]}", cases[i].added);
+        write_file("tokenizer.json", file.s);
+        clt_tokenizer *t = open_or_fail(FOLDER);
+        const char *text = cases[i].text;
+        assert_int_equal(clt_tokenizer_encode(t, text, strlen(text), CLT_TOKEN_SPECIAL, ids, 8, &n), CLT_OK);
+        assert_int_equal(n, cases[i].n);
+        assert_memory_equal(ids, cases[i].ids, n * sizeof *ids);
+        clt_tokenizer_close(t);
+        clt_str_free(&file);
+    }
+}
+
 static memfs *fs;
 
 static int mount(void **state) {
@@ -546,7 +578,7 @@ int main(void) {
         cmocka_unit_test(test_refused),       cmocka_unit_test(test_roles),
         cmocka_unit_test(test_prefix_space),  cmocka_unit_test(test_held_text),
         cmocka_unit_test(test_random_ids),    cmocka_unit_test(test_long_run),
-        cmocka_unit_test(test_classes),
+        cmocka_unit_test(test_classes),       cmocka_unit_test(test_stripped_spaces),
     };
     return cmocka_run_group_tests(tests, mount, unmount);
 }

@@ -171,7 +171,8 @@ static bool is_word_at(const char *text, size_t bytes, size_t at) {
     return at < bytes && clt_codepoint_is_word(clt_codepoint_at(text + at, &length));
 }
 
-/* Whether the match counts; it is extended over the spaces that the token takes. */
+/* Whether the match counts; it is extended over the spaces that the token takes. A token with lstrip begins
+ * at `done` or after it, so spaces that the token before it took leave nothing of it. */
 static bool accept(const encoding *e, const clt_added_token *a, const char *text, size_t bytes, size_t done,
                    size_t *start, size_t *end) {
     size_t length;
@@ -182,15 +183,16 @@ static bool accept(const encoding *e, const clt_added_token *a, const char *text
         if (!clt_codepoint_is_space(clt_codepoint_at(text + before, &length))) break;
         *start = before;
     }
+    if (a->lstrip) *start = CLT_MAX(*start, done);
     while (a->rstrip && *end < bytes && clt_codepoint_is_space(clt_codepoint_at(text + *end, &length)))
         *end += length;
-    return true;
+    return *start < *end;
 }
 
 typedef clt_status (*gap_fn)(encoding *e, const char *text, size_t bytes, bool first);
 
 /* Divides the text by the tokens of the trie; `gap` encodes what is between them. As in the package, a match
- * inside of spaces that the token before it took gives its id, too. */
+ * of a token without lstrip inside of spaces that the token before it took gives its id, too. */
 static clt_status divide(encoding *e, const clt_token_trie *trie, const char *text, size_t bytes, bool first,
                          gap_fn gap) {
     size_t done = 0, start, end;

@@ -21,6 +21,7 @@ typedef struct {
 typedef struct {
     int64_t hidden_size, intermediate_size, layers, heads, kv_heads, head_dim, positions, vocab_size;
     int64_t sliding_window; /* 0: none */
+    int64_t padding_id;     /* meaningful if config.json has an integer there */
     int act;                /* index of clt_hf_acts */
     double initializer_range, norm_eps, rope_theta;
     double attention_dropout, hidden_dropout, embedding_dropout;
@@ -48,6 +49,14 @@ extern const clt_schema clt_hf_rope_schema, clt_hf_rope_parameters_schema;
     CLT_KEY_OF(&clt_kind_list, clt_hf_raw, "layer_types", layer_types, "null",                               \
                "full_attention or sliding_attention for each block; wins over other keys", .nullable = true)
 
+/* The families whose embedding has a padding row. Absent is not null: see clt_hf_decode_padding. */
+#define CLT_HF_PADDING_KEY(def)                                                                              \
+    CLT_HF_KEY("pad_token_id", padding_id, "null",                                                           \
+               "the embedding of this id is not trained; -1: that of the last id; default: " def,            \
+               .nullable = true)
+#define CLT_HF_NO_PADDING_KEY                                                                                \
+    CLT_HF_IGNORED("pad_token_id", "the embedding of a padding id is trained like all others")
+
 #define CLT_HF_GENERATION "a setting of text generation"
 #define CLT_HF_TRAINING "it does not change what the model computes"
 #define CLT_HF_NO_EXPERTS "mixture of experts is not supported"
@@ -65,7 +74,6 @@ extern const clt_schema clt_hf_rope_schema, clt_hf_rope_parameters_schema;
         CLT_HF_IGNORED("cache_implementation", CLT_HF_GENERATION),                                           \
         CLT_HF_IGNORED("bos_token_id", "the tokenizer has it"),                                              \
         CLT_HF_IGNORED("eos_token_id", "the tokenizer has it"),                                              \
-        CLT_HF_IGNORED("pad_token_id", "the embedding of a padding id is trained like all others"),          \
         CLT_HF_IGNORED("tokenizer_class", "the tokenizer's files have it"),                                  \
         CLT_HF_IGNORED("gradient_checkpointing", "cltrain.recompute says what is recomputed"),               \
         CLT_KEY_REFUSE("pruned_heads", "{}", "models without some of their heads are not supported"),        \
@@ -127,6 +135,9 @@ clt_status clt_hf_decode_rope(clt_schema_reader *r, const clt_hf_raw *raw, clt_m
 /* For decode: blocks `first`, first + step, ... see sliding_window keys, their own included (0: all); the
  * others see all keys. */
 void clt_hf_set_window(clt_mpt_config *out, int64_t sliding_window, int64_t first, int64_t step);
+/* For decode: the padding row of pad_token_id; `absent`: the default of the family's class, -1: none. */
+clt_status clt_hf_decode_padding(clt_schema_reader *r, const clt_hf_raw *raw, const json_t *o, int64_t absent,
+                                 clt_mpt_config *out);
 /* For decode: the windows of layer_types, where it is given. */
 clt_status clt_hf_decode_layer_types(clt_schema_reader *r, const clt_hf_raw *raw, int64_t sliding_window,
                                      clt_mpt_config *out);

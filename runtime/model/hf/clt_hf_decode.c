@@ -183,6 +183,7 @@ static void resolve_plain(const clt_hf_raw *raw, clt_mpt_config *c) {
     c->activation = activations[raw->act];
     c->embedding_fraction = c->embedding_scale = c->logit_scale = c->temperature_floor_scale = 1;
     c->alibi_bias_max = 8;
+    c->padding_id = -1;
     c->rope_theta = raw->rope_theta;
     c->rope_factor = c->rope_fraction = 1;
     c->rope_dims = c->head_dim;
@@ -220,6 +221,18 @@ void clt_hf_set_window(clt_mpt_config *c, int64_t sliding_window, int64_t first,
         const bool limited = sliding_window > 0 && i >= first && (i - first) % step == 0;
         c->layer[i] = (clt_mpt_layer_config){.window = limited ? sliding_window - 1 : -1, .reuse_kv = -1};
     }
+}
+
+clt_status clt_hf_decode_padding(clt_schema_reader *r, const clt_hf_raw *raw, const json_t *o, int64_t absent,
+                                 clt_mpt_config *c) {
+    const json_t *given = json_object_get(o, "pad_token_id");
+    c->padding_id = json_is_integer(given) ? raw->padding_id : given ? -1 : absent;
+    if (!json_is_integer(given)) return CLT_OK;
+    if (raw->padding_id < -c->vocab_size || raw->padding_id >= c->vocab_size)
+        return clt_schema_fail(r, "pad_token_id", "is %lld: the vocabulary has %lld ids",
+                               (long long)raw->padding_id, (long long)c->vocab_size);
+    if (raw->padding_id < 0) c->padding_id += c->vocab_size; /* as torch counts it */
+    return CLT_OK;
 }
 
 clt_status clt_hf_decode_layer_types(clt_schema_reader *r, const clt_hf_raw *raw, int64_t sliding_window,

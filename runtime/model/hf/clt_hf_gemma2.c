@@ -4,6 +4,7 @@
 
 static const clt_key keys[] = {
     CLT_HF_COMMON_KEYS("256000"),
+    CLT_HF_PADDING_KEY("0"),
     CLT_HF_IGNORED("sliding_window_size", "sliding_window is what counts"),
     CLT_HF_KEY("hidden_size", hidden_size, "2304", "width"),
     CLT_HF_KEY("intermediate_size", intermediate_size, "9216", "width of the MLP"),
@@ -42,6 +43,7 @@ static clt_status decode(clt_schema_reader *r, const clt_hf_raw *raw, const json
     CLT_TRY(clt_hf_check_given(r, o, "attn_logit_softcapping"));
     CLT_TRY(clt_hf_check_given(r, o, "final_logit_softcapping"));
     CLT_TRY(clt_hf_check_given(r, o, "sliding_window"));
+    CLT_TRY(clt_hf_decode_padding(r, raw, o, 0, c));
     c->rms_norm = c->glu = c->post_norms = true;
     c->norm_offset = 1;
     c->embedding_scale = clt_dsqrt((double)c->d_model);

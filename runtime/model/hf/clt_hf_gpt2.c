@@ -6,6 +6,7 @@
 
 static const clt_key keys[] = {
     CLT_HF_COMMON_KEYS("50257"),
+    CLT_HF_NO_PADDING_KEY,
     CLT_HF_IGNORED("n_special", CLT_HF_TRAINING),
     CLT_HF_IGNORED("predict_special_tokens", CLT_HF_TRAINING),
     CLT_HF_IGNORED("output_past", CLT_HF_GENERATION),

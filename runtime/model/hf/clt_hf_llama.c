@@ -5,7 +5,8 @@
 
 /* The defaults that the families' classes do not share. kv_heads: a text. */
 #define LLAMA_KEYS(vocab, width, mlp, kv_heads_, max_positions)                                              \
-    CLT_HF_COMMON_KEYS(vocab), CLT_HF_KEY("hidden_size", hidden_size, width, "width"),                       \
+    CLT_HF_COMMON_KEYS(vocab), CLT_HF_PADDING_KEY("null"),                                                   \
+        CLT_HF_KEY("hidden_size", hidden_size, width, "width"),                                              \
         CLT_HF_KEY("intermediate_size", intermediate_size, mlp, "width of the MLP"),                         \
         CLT_HF_KEY("num_hidden_layers", layers, "32", "blocks"),                                             \
         CLT_HF_KEY("num_attention_heads", heads, "32", "query heads"),                                       \
@@ -55,14 +56,15 @@ static const clt_key qwen2_keys[] = {
 
 /* --- the decoder --- */
 
-static void llama_block(clt_mpt_config *c) {
+static clt_status llama_block(clt_schema_reader *r, const clt_hf_raw *raw, const json_t *o,
+                              clt_mpt_config *c) {
     c->rms_norm = true;
     c->glu = true;
+    return clt_hf_decode_padding(r, raw, o, -1, c);
 }
 
 static clt_status llama(clt_schema_reader *r, const clt_hf_raw *raw, const json_t *o, clt_mpt_config *c) {
-    (void)o;
-    llama_block(c);
+    CLT_TRY(llama_block(r, raw, o, c));
     c->attention_bias = c->out_bias = raw->attention_bias;
     c->mlp_bias = raw->mlp_bias;
     return clt_hf_decode_rope(r, raw, c);
@@ -77,13 +79,13 @@ static clt_status set_window(clt_schema_reader *r, const clt_hf_raw *raw, const 
 }
 
 static clt_status mistral(clt_schema_reader *r, const clt_hf_raw *raw, const json_t *o, clt_mpt_config *c) {
-    llama_block(c);
+    CLT_TRY(llama_block(r, raw, o, c));
     CLT_TRY(set_window(r, raw, o, c));
     return clt_hf_decode_rope(r, raw, c);
 }
 
 static clt_status qwen2(clt_schema_reader *r, const clt_hf_raw *raw, const json_t *o, clt_mpt_config *c) {
-    llama_block(c);
+    CLT_TRY(llama_block(r, raw, o, c));
     c->attention_bias = true;
     CLT_TRY(set_window(r, raw, o, c));
     CLT_TRY(clt_hf_decode_layer_types(r, raw, raw->sliding_window, c));

@@ -6,6 +6,7 @@
 
 static const clt_key keys[] = {
     CLT_HF_COMMON_KEYS("50432"),
+    CLT_HF_NO_PADDING_KEY,
     CLT_HF_IGNORED("attention_probs_dropout_prob", "attention_dropout is what counts"),
     CLT_HF_IGNORED("hidden_dropout_prob", "hidden_dropout is what counts"),
     CLT_HF_KEY("hidden_size", hidden_size, "6144", "width"),

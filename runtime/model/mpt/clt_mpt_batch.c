@@ -21,8 +21,9 @@ static void begin_list(clt_mpt *m, clt_mpt_lists *l, int32_t id) {
 }
 
 /* Groups the microbatch's rows by their ids: unique ids in order of first appearance, each with its rows
- * ascending. A row without an id of the vocabulary is in no list. */
-static void sort_rows(clt_mpt *m, clt_mpt_lists *l, const clt_model_pass *b, const int32_t *id) {
+ * ascending. A row without an id of the vocabulary, or with the id `none`, is in no list. */
+static void sort_rows(clt_mpt *m, clt_mpt_lists *l, const clt_model_pass *b, const int32_t *id,
+                      int64_t none) {
     const int64_t rows = b->batch->samples * m->shape.seq;
     int32_t *begin = clt_mpt_host(m, l->begin), *order = clt_mpt_host(m, l->row_of);
     if (b->lane_first) {
@@ -31,7 +32,7 @@ static void sort_rows(clt_mpt *m, clt_mpt_lists *l, const clt_model_pass *b, con
     }
     l->unique = 0;
     for (int64_t r = 0; r < rows; r++) {
-        if (!is_id(m, id[r])) continue;
+        if (!is_id(m, id[r]) || id[r] == none) continue;
         if (m->slot_of_id[id[r]] < 0) begin_list(m, l, id[r]);
         m->fill[m->slot_of_id[id[r]]]++;
     }
@@ -41,7 +42,7 @@ static void sort_rows(clt_mpt *m, clt_mpt_lists *l, const clt_model_pass *b, con
         m->fill[u] = begin[u];
     }
     for (int64_t r = 0; r < rows; r++)
-        if (is_id(m, id[r])) order[m->fill[m->slot_of_id[id[r]]]++] = (int32_t)r;
+        if (is_id(m, id[r]) && id[r] != none) order[m->fill[m->slot_of_id[id[r]]]++] = (int32_t)r;
     for (int64_t u = 0; u < l->unique; u++) m->slot_of_id[clt_mpt_host(m, l->ids)[u]] = -1;
 }
 
@@ -79,10 +80,10 @@ clt_status clt_mpt_upload(clt_mpt *m, const clt_model_pass *b, bool grad) {
     if (m->seq_ids.buf) memcpy(clt_mpt_host(m, m->seq_ids), field[CLT_TEXT_SEQ_IDS], bytes);
     if (m->row_temperature.buf) set_temperatures(m, b);
     if (b->sample_weight) set_row_weights(m, b);
-    if (grad) sort_rows(m, &m->lookups, b, field[CLT_TEXT_TOKENS]);
+    if (grad) sort_rows(m, &m->lookups, b, field[CLT_TEXT_TOKENS], m->cfg.padding_id);
     if (grad && clt_mpt_has_ones(m)) {
         clt_mpt_ones_set(m, b);
-        sort_rows(m, &m->ones, b, field[CLT_TEXT_TARGETS]);
+        sort_rows(m, &m->ones, b, field[CLT_TEXT_TARGETS], -1);
     }
     return clt_buffer_write(m->tokens.buf, 0, m->host, (size_t)(grad ? m->words : m->forward_words) * 4);
 }

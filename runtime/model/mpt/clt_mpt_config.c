@@ -201,6 +201,7 @@ static void resolve_plain(const clt_mpt_config_raw *raw, clt_mpt_config *c) {
     c->post_norms = raw->post_norms;
     c->parallel_residual = raw->parallel_residual;
     c->embedding_scale = raw->embedding_scale;
+    c->padding_id = -1;
     c->embedding_fraction = raw->embedding_fraction;
     c->logit_scale = raw->logit_scale.inv_sqrt_d_model ? 1 / clt_dsqrt((double)raw->d_model)
                                                        : or_else(raw->logit_scale.number, 1);

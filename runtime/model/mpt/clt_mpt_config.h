@@ -51,6 +51,8 @@ typedef struct {
     double drop_path;       /* probability that a branch of the last block is dropped for a sample; it grows
                                linearly from 0 in the first block; no key of MPT's sets it */
     double embedding_scale; /* factor of the embedding; 1: none */
+    int64_t padding_id; /* lookups of this id give no gradient, as with torch's padding_idx; -1: none; no key
+                           of MPT's sets it */
     double embedding_fraction;      /* factor of the embedding's gradient */
     double logit_scale;             /* 1: none */
     double final_logit_softcapping; /* 0: off */

@@ -96,6 +96,7 @@ static void set_blocks(const raw_config *raw, clt_vit_config *v) {
     c->out_bias = c->mlp_bias = c->norm_bias = true;
     c->norm_eps = 1e-6;
     c->embedding_scale = c->embedding_fraction = c->logit_scale = 1;
+    c->padding_id = -1;
     c->softmax_scale = 1 / clt_dsqrt((double)c->head_dim);
     c->activation = CLT_ACT_GELU;
     for (int i = 0; i < CLT_MPT_MAX_LAYERS; i++)

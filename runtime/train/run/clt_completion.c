@@ -16,12 +16,14 @@ typedef struct {
     int64_t vocab, longest;
     int32_t *ids; /* prompt, then what is generated */
     size_t prompt, n;
-    clt_str text; /* generated */
+    size_t begin, end; /* tokens of the prompt that are part of its text: not those of the template */
+    clt_str text;      /* generated */
     bool stopped;
     float *logits;                            /* [rows of a chunk, vocab] */
     int32_t *best;                            /* [logprobs] */
     json_t *tokens, *values, *tops, *offsets; /* lists of `logprobs`; NULL: not asked for */
-    int64_t offset;                           /* characters so far */
+    clt_token_decoder shown;                  /* of the tokens in the lists that the text has */
+    int64_t offset;                           /* characters of them so far */
 } completion;
 
 /* Positions of a prompt whose logits are in memory at once. */
@@ -80,13 +82,22 @@ static json_t *number_or_null(double v) {
     return isfinite(v) ? json_real(v) : json_null();
 }
 
+/* The next token begins after this one, if the text has it. */
+static clt_status advance(completion *c, int32_t id, bool in_text) {
+    clt_str more = {0};
+    if (!in_text || id >= clt_tokenizer_vocab_size(c->tok)) return CLT_OK;
+    const clt_status st = clt_token_decoder_add(&c->shown, id, &more);
+    c->offset += (int64_t)count_chars(more.s, more.len);
+    clt_str_free(&more);
+    return st;
+}
+
 /* Adds a token to the lists; logits NULL: nothing stands before it, so it has no probability. */
-static void note_token(completion *c, int32_t id, const float *logits) {
-    if (!c->tokens) return;
+static clt_status note_token(completion *c, int32_t id, const float *logits, bool in_text) {
+    if (!c->tokens) return CLT_OK;
     char *text = token_text(c, id);
     json_array_append_new(c->tokens, json_string(text));
     json_array_append_new(c->offsets, json_integer(c->offset));
-    c->offset += (int64_t)count_chars(text, strlen(text));
     if (logits) {
         const double sum = log_sum(logits, c->vocab);
         const int64_t k = CLT_MIN(c->r->logprobs, c->vocab);
@@ -105,6 +116,7 @@ static void note_token(completion *c, int32_t id, const float *logits) {
         json_array_append_new(c->tops, json_null());
     }
     clt_free(text);
+    return advance(c, id, in_text);
 }
 
 /* --- one prompt --- */
@@ -127,16 +139,24 @@ static clt_status take_ids(completion *c, const json_t *list) {
 
 static clt_status read_prompt(completion *c, const json_t *v) {
     const bool is_text = json_is_string(v);
+    const unsigned flags = clt_tokenizer_default_flags(c->tok);
+    size_t before = 0, after = 0;
+    if (is_text && flags & CLT_TOKEN_TEMPLATE) {
+        clt_tokenizer_template(c->tok, false, &before);
+        clt_tokenizer_template(c->tok, true, &after);
+    }
     const size_t most = is_text ? clt_tokenizer_max_ids(c->tok, json_string_length(v)) : json_array_size(v);
     const size_t room = most + (size_t)c->r->max_tokens + 2;
     c->ids = clt_try_malloc(room * sizeof *c->ids);
     if (!c->ids) return clt_no_memory("a prompt", room * sizeof *c->ids);
-    CLT_TRY(is_text ? clt_tokenizer_encode(c->tok, json_string_value(v), json_string_length(v),
-                                           clt_tokenizer_default_flags(c->tok), c->ids, most + 1, &c->n)
+    CLT_TRY(is_text ? clt_tokenizer_encode(c->tok, json_string_value(v), json_string_length(v), flags, c->ids,
+                                           most + 1, &c->n)
                     : take_ids(c, v));
     if (c->n == 0 && clt_tokenizer_eos_id(c->tok) >= 0)
         c->ids[c->n++] = (int32_t)clt_tokenizer_eos_id(c->tok);
     c->prompt = c->n;
+    c->begin = before;
+    c->end = c->n - CLT_MIN(after, c->n);
     if (c->n == 0) return clt_error(CLT_BAD_DATA, "request: a prompt has no tokens");
     if ((int64_t)c->n > c->longest || (int64_t)c->n + c->r->max_tokens > c->longest + 1)
         return clt_error(CLT_BAD_DATA,
@@ -145,16 +165,21 @@ static clt_status read_prompt(completion *c, const json_t *v) {
     return CLT_OK;
 }
 
+static clt_status note_prompt(completion *c, size_t i, const float *logits) {
+    return note_token(c, c->ids[i], logits, i >= c->begin && i < c->end);
+}
+
 /* The prompt's own tokens. */
 static clt_status score_prompt(completion *c) {
+    c->shown = clt_token_decoder_begin(c->tok, false);
     if (!c->r->echo || !c->tokens) return CLT_OK;
-    note_token(c, c->ids[0], NULL);
+    CLT_TRY(note_prompt(c, 0, NULL));
     for (size_t at = 0; at + 1 < c->prompt; at += CHUNK) {
         const size_t n = CLT_MIN((size_t)CHUNK, c->prompt - 1 - at);
         CLT_TRY(check_stop(c));
         CLT_TRY(clt_model_logits(clt_generator_model(c->s->g), c->ids, (int64_t)(at + n), (int64_t)at,
                                  (int64_t)n, c->logits));
-        for (size_t i = 0; i < n; i++) note_token(c, c->ids[at + i + 1], c->logits + (int64_t)i * c->vocab);
+        for (size_t i = 0; i < n; i++) CLT_TRY(note_prompt(c, at + i + 1, c->logits + (int64_t)i * c->vocab));
     }
     return CLT_OK;
 }
@@ -185,9 +210,9 @@ static clt_status continue_text(completion *c) {
         CLT_TRY(clt_model_logits(clt_generator_model(c->s->g), c->ids, (int64_t)c->n, (int64_t)c->n - 1, 1,
                                  c->logits));
         const int32_t id = clt_sample_token(c->logits, c->vocab, &sample, c->n);
-        note_token(c, id, c->logits);
         c->ids[c->n++] = id;
         c->stopped = id == eos;
+        CLT_TRY(note_token(c, id, c->logits, !c->stopped && !clt_tokenizer_is_special(c->tok, id)));
         if (!c->stopped && id < clt_tokenizer_vocab_size(c->tok))
             CLT_TRY(clt_token_decoder_add(&decoder, id, &c->text));
         look_for_stop(c, &decoder);
