@@ -3,7 +3,6 @@
 # and the examples of docs/examples, built only against the installed library, train on it.
 # no sanitizer: a library with a sanitizer needs a program with one
 # timeout: 600
-# at leisure: it checks files, and no clock
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 root=$tmp/root
 prefix=$root/opt/cltrain
