@@ -5,11 +5,11 @@
 #   test/run.sh --long [PATTERN ...]   only the scripts of test/long/, which are otherwise not run
 # A test fails after TEST_TIMEOUT seconds (default 900; a script sets its own limit with a line "# timeout:
 # SECONDS"). The last line is "N passed, N failed". Under a sanitizer (test/sanitize.sh) a script with a line
-# "# no sanitizer: REASON" is skipped with a line. The programs of ops/, model/ and train/ mostly wait for
-# compilers, which use one core: TEST_JOBS of them run at the same time (default: the number of cores, at most
-# 4), except those with a line " * Runs alone: REASON" at their start. Other tests run alone, except scripts
-# with a line "# at leisure: REASON", which compute for a long time: they run one after the other with the
-# lowest priority in parallel with the other tests, unless TEST_JOBS is 1.
+# "# no sanitizer: REASON" is skipped with a line. The programs of ops/, model/ and train/, except those with a
+# line " * Runs alone: REASON" at their start, and scripts with a line "# at leisure: REASON" watch no clock:
+# TEST_JOBS of them run at the same time (default: the number of cores, at most 4), the longest first, with the
+# lowest priority and twice the time. In parallel with them the other tests run one after the other, and use a
+# core only part of the time. TEST_JOBS=1: one test at a time.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 BUILD=${BUILD:-build}
@@ -25,7 +25,7 @@ JOBS=${TEST_JOBS:-$(nproc)}
 [ "$JOBS" -le 4 ] || JOBS=4
 results=$logs/results # one line per test: passed or failed
 : >"$results"
-long=0 started=0
+long=0
 [ "${1:-}" = --long ] && { long=1; shift; }
 
 wants() {
@@ -80,56 +80,59 @@ run_and_report() {
     echo "      | (whole log: ${log%.log}.failed)"
 }
 
-# in_parallel SOURCE: whether this program runs in parallel with others
-in_parallel() { [[ $1 == test/@(ops|model|train)/* ]] && ! grep -q '^ \* Runs alone: ' "$1.c"; }
-
-# programs SOURCE...: prints the test programs of these sources that are built and selected
-programs() {
-    local source
-    for source; do [ -x "$BUILD/${source%.c}" ] && wants "${source%.c}" "${patterns[@]}" && echo "${source%.c}"; done
+# at_leisure TEST: whether it runs in parallel with others. TEST is a source without .c, or a script.
+at_leisure() {
+    case $1 in
+    *.sh) grep -q '^# at leisure: ' "$1" ;;
+    test/ops/* | test/model/* | test/train/*) ! grep -q '^ \* Runs alone: ' "$1.c" ;;
+    *) false ;;
+    esac
 }
 
-patterns=("$@")
-scripts=() leisurely=()
-for script in test/*/*.sh; do
-    case $script in test/long/*) [ $long = 1 ] || continue ;; *) [ $long = 0 ] || continue ;; esac
-    if [ ! -f "$script" ] || ! wants "$script" "$@"; then continue; fi
-    if why=$(skip_reason "$script"); then
-        echo "SKIP  $script: $why"
-    elif [ "$JOBS" -gt 1 ] && grep -q '^# at leisure: ' "$script"; then
-        leisurely=("$script" "${leisurely[@]}")
-    else
-        scripts+=("$script")
-    fi
-done
-# Starts the scripts that run in parallel with the others: those of train/ first, at last compilers and interpreters,
-# which use all cores when nothing else runs any more.
-at_leisure() { for script in "${leisurely[@]}"; do run_one "$script" nice -n 19 bash "$script"; done & }
+# run_test TEST [COMMAND ...]: runs it as an argument of the command
+run_test() {
+    case $1 in
+    *.sh) run_one "$@" bash "$1" ;;
+    *) run_one "$@" "$BUILD/$1" ;;
+    esac
+}
 
-if [ $long = 0 ]; then
-    # The longest and then the largest first, so that no long test runs alone at the end.
-    # shellcheck disable=SC2012 # the names have no special characters
-    mapfile -t sources < <({ ls test/ops/test_{attention,attention8,gemm}.c test/model/test_generate.c test/train/test_amp.c &&
-        ls -S test/{ops,model,train}/test_*.c; } | awk '!seen[$0]++')
-    for name in $(programs "${sources[@]}"); do
-        in_parallel "$name" || continue
+# run_pool TEST ...: JOBS at a time
+run_pool() {
+    local test LIMIT=$((2 * LIMIT)) lowest=(nice -n 19)
+    [ "$JOBS" -gt 1 ] || lowest=()
+    for test; do
         while [ "$(jobs -pr | wc -l)" -ge "$JOBS" ]; do wait -n; done
-        started=$((started + 1))
-        run_one "$name" "$BUILD/$name" &
+        run_test "$test" "${lowest[@]}" &
     done
     wait
-    at_leisure
-    for name in $(programs test/*/test_*.c); do
-        ! in_parallel "$name" || continue
-        started=$((started + 1))
-        run_one "$name" "$BUILD/$name"
-    done
-fi
-[ $long = 0 ] || at_leisure
-for script in "${scripts[@]}"; do run_one "$script" bash "$script"; done
+}
+
+# The longest first, so that none runs alone at the end; the larger a program, the longer it takes.
+longest=(train/hash_matrix.sh ops/oclgrind.sh ops/offline_gates.sh ops/emulated_warps.sh ops/test_attention ops/test_attention8
+    model/test_generate ops/test_gemm train/steady.sh train/offload.sh train/test_amp)
+patterns=("$@")
+pool=() others=()
+# shellcheck disable=SC2012 # the names have no special characters
+mapfile -t tests < <({ printf 'test/%s\n' "${longest[@]}"; ls -S test/{ops,model,train}/test_*.c; ls test/*/test_*.c test/*/*.sh; } |
+    sed 's/\.c$//' | awk '!seen[$0]++')
+for name in "${tests[@]}"; do
+    case $name in test/long/*) [ $long = 1 ] || continue ;; *) [ $long = 0 ] || continue ;; esac
+    [[ $name == *.sh || -x $BUILD/$name ]] || continue # CURL=0 builds no programs of object/
+    wants "$name" "${patterns[@]}" || continue
+    if [[ $name == *.sh ]] && why=$(skip_reason "$name"); then
+        echo "SKIP  $name: $why"
+    elif at_leisure "$name"; then
+        pool+=("$name")
+    else
+        others+=("$name")
+    fi
+done
+if [ "$JOBS" -gt 1 ]; then run_pool "${pool[@]}" & else run_pool "${pool[@]}"; fi
+for name in "${others[@]}"; do run_test "$name"; done
 wait
 # A test without a result, because its shell was killed, counts as failed.
 passed=$(grep -c passed "$results")
-failed=$((started + ${#scripts[@]} + ${#leisurely[@]} - passed))
+failed=$((${#pool[@]} + ${#others[@]} - passed))
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ] && [ "$passed" != 0 ]

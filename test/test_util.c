@@ -187,6 +187,18 @@ void tu_each_variant(const char *op, void (*run)(int device, const char *id)) {
     }
 }
 
+bool tu_only_other_tiles(const clt_variant *row, int i) {
+    static const char *const size[] = {"MIN_D", "MAX_D"};
+    bool found = false;
+    if (!getenv("TEST_EMULATED") || tu_complete()) return false;
+    for (int k = 0; k < i && !found; k++) {
+        found = !strcmp(row[k].file, row[i].file) && !strcmp(row[k].body, row[i].body);
+        for (int p = 0; p < 2; p++)
+            found &= clt_variant_param(&row[k], size[p], 0) == clt_variant_param(&row[i], size[p], 0);
+    }
+    return found;
+}
+
 int tu_run_group(const char *name, const struct CMUnitTest *tests, size_t n) {
     int failed = _cmocka_run_group_tests(name, tests, n, NULL, NULL);
     for (int i = 0; i < tu.n_living; i++) clt_buffer_destroy(tu.living[i].buf);

@@ -214,19 +214,21 @@ static void output_is_close(const problem *x, const char *what) {
     clt_free(o);
 }
 
-static int run_row(int device, clt_ops *ops, const clt_variant *v) {
+/* Returns the number of cases that the row supports. Every one runs, or every third one. */
+static int run_row(int device, clt_ops *ops, const clt_variant *v, bool third) {
     int n = 0;
     for (size_t c = 0; c < CLT_COUNT_OF(cases); c++) {
         const shape *s = &cases[c];
         if (tu_tiny() && s->batch * s->heads * s->seq * s->head_dim > TINY_ELEMENTS) continue;
         problem *x = make_problem(device, &cases[c]);
-        if (clt_attention_takes_forward(v, &x->p)) {
+        const bool takes = clt_attention_takes_forward(v, &x->p);
+        if (takes && (!third || n % 3 == 2)) {
             char what[96];
             snprintf(what, sizeof what, "%s, case %zu", v->id, c);
             tu_assert_ok(clt_op_attention_forward(ops, &x->p), what);
             output_is_close(x, what);
-            n++;
         }
+        n += takes;
         free_problem(x);
         tu_release();
     }
@@ -246,7 +248,8 @@ static void fast_rows_are_close(void **state) {
         for (int i = 0; i < n; i++) {
             if (!strstr(row[i].requires, "numerics=fast")) continue;
             tu_assert_ok(clt_variant_force(ops, "attention", row[i].id), "clt_variant_force");
-            int done = run_row(d, ops, &row[i]);
+            const bool third = tu_only_other_tiles(row, i);
+            int done = run_row(d, ops, &row[i], third) / (third ? 3 : 1);
             print_message("[          ]   attention=%s on %s: %d cases\n", row[i].id, tu_device_name(d),
                           done);
             assert_true(done > 0);

@@ -180,7 +180,10 @@ static void edges(int device, const char *id) {
             for (int form = 0; form < 3; form++) {
                 const int64_t *s = list[l][i];
                 gemm_case t = {.form = (clt_gemm_form)form, .m = s[0], .n = s[1], .k = s[2], .k_group = s[2]};
-                run_case(device, id, &t);
+                /* an interpreter computes the largest once: whole tiles without gaps, others with them */
+                const bool once = tu_tiny() && s[0] > 60;
+                if (!once || s[0] == 64) run_case(device, id, &t);
+                if (once && s[0] == 64) continue;
                 t.pad = 3 + (int64_t)i;
                 t.accumulate = true;
                 run_case(device, id, &t);

@@ -1,6 +1,7 @@
 #!/bin/bash
 # A run with a ds_config.json on two ranks ends with the same bits as the YAML that says the same, also after a stop, in
 # bf16 and fp16; a file that contradicts the YAML ends with 78.
+# at leisure: it compares bits, and no clock
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 needs_mpirun
 set=$golden/mpt-variants

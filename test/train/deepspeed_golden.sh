@@ -1,6 +1,7 @@
 #!/bin/bash
 # Every configuration of test/golden/deepspeed through the command line: equal values, refusals and warnings, as DeepSpeed
 # itself read it. cltrain plan prints the same values.
+# at leisure: it compares values and messages, and no clock
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 mkdir "$tmp/golden"
 python3 test/train/deepspeed_golden.py "$cltrain" "$tmp/golden" >"$log" 2>&1

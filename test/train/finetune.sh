@@ -1,6 +1,7 @@
 #!/bin/bash
 # Fine-tuning data: packed rows have one hash on any number of ranks and after stops, across epochs; 'data
 # batches' prints the batches that LLM Foundry made and those of every rank; bad data are named by file and line.
+# at leisure: it compares bits, and no clock
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 data=train_loader.dataset
 set=$golden/finetune

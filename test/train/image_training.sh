@@ -1,6 +1,7 @@
 #!/bin/bash
 # A Vision Transformer trains on pictures from MDS shards and from a folder of classes, with every augmentation: the
 # same weights on 1 and 3 ranks, with other numbers of decoding threads, and after a stop and a resume.
+# at leisure: it compares bits, and no clock
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 images=$golden/vit/images
 cat >"$tmp/run.yaml" <<'YAML'

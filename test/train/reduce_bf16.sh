@@ -1,6 +1,7 @@
 #!/bin/bash
 # fsdp_config.mixed_precision: PURE with amp_bf16: two ranks exchange gradients in bf16, which changes bits but hardly the losses, and is
 # the same in two runs; one rank, and numerics exact, round nothing.
+# at leisure: it compares bits, and no clock
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 needs_mpirun
 train=(train -q --device pocl train.yaml precision=amp_bf16 load_path=hf load_weights_only=true max_duration=6ba scheduler.t_max=6ba

@@ -2,6 +2,7 @@
 # Sharded gradients and weights with lanes and ranks that do not match: a rank without a lane in a round, or without a
 # sample, takes part in what the others exchange. Every run ends with the state of one rank that holds everything.
 # timeout: 300
+# at leisure: it compares bits, and no clock
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 needs_mpirun
 set=$golden/mpt-variants

@@ -48,8 +48,9 @@ steady "two ranks, evaluations" e2e pocl 2 "${short[@]}" "${large[@]}" eval_inte
 steady "fast numerics" mpt-learned pocl 1 "${short[@]}" cltrain.numerics=fast
 steady "amp_bf16, 16-bit weights" mpt-variants pocl 1 "${short[@]}" precision=amp_bf16
 steady "amp_fp16, two ranks" mpt-learned pocl 2 "${short[@]}" "${large[@]}" precision=amp_fp16
-# Large enough that ranks own similar parts of it.
-sharded=("${short[@]}" model.vocab_size=5000 model.d_model=256 model.n_layers=5 load_path=null)
+# Large enough that ranks own similar parts of it; few tokens.
+sharded=("${short[@]}" model.vocab_size=5000 model.d_model=256 model.n_layers=5 load_path=null max_seq_len=16
+    model.max_seq_len=16 train_loader.dataset.max_seq_len=16 tokenizer.kwargs.model_max_length=16)
 for stage in 1 2 3; do
     for precision in fp32 amp_bf16; do
         steady "stage $stage, $precision" mpt-variants pocl 2 "${sharded[@]}" "cltrain.zero_stage=$stage" \

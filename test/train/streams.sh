@@ -1,6 +1,7 @@
 #!/bin/bash
 # Runs over several streams: losses, weights and sample ids do not depend on the number of ranks or on stops,
 # whatever the batching method; what asks for ranks is refused where their number changes.
+# at leisure: it compares bits, and no clock
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 streams='{web: {local: ./mds, split: train, proportion: 3}, prose: {local: ./mds, split: val, proportion: 1}}'
 conf=(train.yaml model.d_model=16 model.n_layers=1 model.n_heads=2 max_seq_len=32 model.max_seq_len=32

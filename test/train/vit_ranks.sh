@@ -1,6 +1,7 @@
 #!/bin/bash
 # A Vision Transformer has the same bits on 1, 2 and 3 ranks, with whole and with sharded state, with state in the host's
 # memory, and with learning rates by layer.
+# at leisure: it compares bits, and no clock
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 needs_mpirun
 program=$BUILD/test/train/test_vit_train
