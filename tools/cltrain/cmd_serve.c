@@ -22,10 +22,38 @@ static clt_status answer(void *ctx, serve_job *job, const char *body, size_t byt
     return st;
 }
 
+static bool is_interrupted(void *unused) {
+    (void)unused;
+    return clt_signal_received();
+}
+
+/* Answers a long and a short prompt with all that a request can ask for, so that the kernels are compiled
+ * before the first client waits: on some drivers that takes longer than a request may. */
+static clt_status warm_up(clt_completion_server s) {
+    enum { LONG = 100, NEW = 2 };
+    const int64_t n = CLT_MAX(1, CLT_MIN(clt_generator_facts(s.g).max_seq_len - NEW, LONG));
+    clt_str text = {0};
+    clt_completion_request r;
+    char *out = NULL;
+    clt_str_add(&text, "{\"prompt\": [[0");
+    for (int64_t i = 1; i < n; i++) clt_str_add(&text, ",0");
+    clt_str_addf(&text, "], [0]], \"max_tokens\": %d, \"logprobs\": 1, \"echo\": true}", NEW);
+    s.max_entries = CLT_COMPLETION_ENTRIES;
+    s.stop = is_interrupted;
+    clt_info("answering a request of its own, so that kernels are compiled before the first client's");
+    clt_status st = clt_completion_parse(text.s, text.len, &r);
+    if (st == CLT_OK) st = clt_completion_answer(&s, &r, &out);
+    clt_completion_free(&r);
+    clt_str_free(&text);
+    clt_free(out);
+    return st;
+}
+
 static clt_status serve(const clt_generate_params *p, const serve_http_options *o, int64_t max_entries) {
     clt_completion_server s = {.name = o->name, .max_entries = max_entries, .stop = is_over};
     CLT_TRY(clt_generator_open(p, &s.g));
-    clt_status st = serve_http_run(o, answer, &s);
+    clt_status st = warm_up(s);
+    if (st == CLT_OK) st = serve_http_run(o, answer, &s);
     clt_generator_close(s.g);
     return st;
 }
