@@ -16,13 +16,18 @@
  *   -DROWS                      most rows of one item of gemm_rows, a multiple of MR: its unfinished chains
  *                               and the packed rows of a stay in the L2 cache
  *   -DLA                        floats of local memory for A in gemm_columns: a part of the L2 cache
- *   -DACT -DGRAD_ACT -DIN_TYPE -DC_TYPE -DAUX_TYPE   gemm_epilogue.clh; packing widens to fp32
+ *   -DPAIRS=0|1                 1: a and b are bf16 and are multiplied as such, by vdpbf16ps
+ *   -DACT -DGRAD_ACT -DIN_TYPE -DC_TYPE -DAUX_TYPE   gemm_epilogue.clh; packing widens to fp32, unless PAIRS
+ *
+ * A packed panel consists of words of 32 bits, which are handled as floats: numbers in fp32, or with PAIRS two
+ * bf16 of neighbouring steps along k, the first one in the low half. STEPS counts along k, WORDS in panels.
  *
  * Order (docs/numerics.md, GEMM): one chain over k ascending from +0 per output. A chain that is interrupted
  * at the edge of a block is stored unrounded (in `part`) and continued from there. Lanes beyond an edge
- * repeat the values at the edge or are zero, and are never stored; k is never padded.
+ * repeat the values at the edge or are zero, and are never stored; k is never padded. With PAIRS an odd k is
+ * padded by a zero, and the order inside a pair is the instruction's.
  *
- * Requires: local memory of (KC + ROWS) * NR * PANELS and of LA floats, work-groups of one. */
+ * Requires: local memory of (KC / (1 + PAIRS) + ROWS) * NR * PANELS and of LA floats, work-groups of one. */
 #include "gemm_cpu.clh"
 
 #ifndef MR
@@ -35,9 +40,17 @@
 #ifndef PANELS
 #define PANELS 1
 #endif
+#ifndef PAIRS
+#define PAIRS 0
+#endif
 #define NR (16 * NV)
+#define PER_WORD (1 + PAIRS)
+#define KC_WORDS (KC / PER_WORD)
 #if MR != 8 && MR != 6
 #error "MR must be 8 or 6"
+#endif
+#if PAIRS && (IN_TYPE != 1 || defined(CLT_NO_BUILTINS))
+#error "PAIRS takes bf16, and a device that is no interpreter"
 #endif
 
 /* Flags of a launch besides CLT_EP_*: the state of the chains. */
@@ -51,147 +64,213 @@
 #if MR == 8
 #define PUT_FIRST(SPACE, to, x) AT8(SPACE, to) = (x).lo
 #define PUT_SECOND(SPACE, to, x) AT8(SPACE, to) = (x).hi
-#define PUT_INPUT(SPACE, to, a) AT8(SPACE, to) = IN8(a)
+#define PUT_INPUT(SPACE, to, a, ld, both) AT8(SPACE, to) = cells8(a, ld, both)
 #else
 #define PUT_FIRST(SPACE, to, x) (AT4(SPACE, to) = (x).s0123, AT2(SPACE, (to) + 4) = (x).s45)
 #define PUT_SECOND(SPACE, to, x) (AT4(SPACE, to) = (x).s6789, AT2(SPACE, (to) + 4) = (x).sab)
-#define PUT_INPUT(SPACE, to, a) EACH(put, MR) (to)[put] = IN1((a) + put)
+#define PUT_INPUT(SPACE, to, a, ld, both) EACH(put, MR) (to)[put] = cell((a) + put, ld, both)
 #endif
 
-#define PACK_STEPS 16
+#define PACK_WORDS 16
 #define ROUND_UP(x, to) (((size_t)(x) + (to) - 1) / (to) * (to))
 
-/* Rows of a [m,k] to blocks of KC steps, each [ceil(m/MR)][steps][MR]. Data that is used together is
+#define WORDS(steps) (((steps) + PER_WORD - 1) / PER_WORD)
+/* Whether word w of `steps` steps has both numbers of a pair. */
+#define BOTH(w, steps) (PER_WORD * (w) + PAIRS < (steps))
+
+/* The word of the number at p and, with PAIRS, of the next one along k, ld elements behind it, or zero. */
+static inline float cell(__global const clt_gemm_in *p, size_t ld, bool both)
+{
+#if PAIRS
+    return as_float(p[0] | (both ? (uint)p[ld] << 16 : 0u));
+#else
+    return IN1(p);
+#endif
+}
+
+/* The same for 16 and 8 neighbours across k. */
+#if PAIRS
+static inline float16 pairs16(ushort16 first, ushort16 second, bool both)
+{
+    return as_float16(convert_uint16(first) | (convert_uint16(second) << 16 & (uint16)(both ? 0xffff0000u : 0u)));
+}
+static inline float16 cells16(__global const clt_gemm_in *p, size_t ld, bool both)
+{
+    __global const clt_gemm_in *next = p + (both ? ld : 0);
+    return pairs16(*(__global const unaligned16s *)p, *(__global const unaligned16s *)next, both);
+}
+static inline float8 cells8(__global const clt_gemm_in *p, size_t ld, bool both)
+{
+    const ushort8 first = *(__global const unaligned8s *)p;
+    const ushort8 second = *(__global const unaligned8s *)(p + (both ? ld : 0));
+    return pairs16((ushort16)(first, first), (ushort16)(second, second), both).lo;
+}
+#else
+#define cells16(p, ld, both) IN16(p)
+#define cells8(p, ld, both) IN8(p)
+#endif
+
+/* 16 neighbouring words of a row along k */
+#if PAIRS
+typedef float16 unaligned16p __attribute__((aligned(2)));
+#define ROW16(p) (*(__global const unaligned16p *)(p))
+#else
+#define ROW16(p) IN16(p)
+#endif
+
+/* Rows of a [m,k] to blocks of KC steps, each [ceil(m/MR)][words][MR]. Data that is used together is
  * contiguous: equal distances would map to the same few sets of the caches. One 16 x 16 transpose gives two
  * panels. Launch: {ceil(m / (2 * MR)), ceil(k / KC)}. */
 __kernel CLT_ONE_ITEM void gemm_pack_a(uint m, uint k, __global const clt_gemm_in *a, ulong a_off, ulong lda,
                                        __global float *to) {
     const size_t row0 = get_global_id(0) * 2 * MR, last = (size_t)m - 1, k0 = get_global_id(1) * KC;
-    const size_t steps = min((size_t)k - k0, (size_t)KC);
+    const size_t steps = min((size_t)k - k0, (size_t)KC), words = WORDS(steps);
     const bool second = row0 + MR < m;
     __global const clt_gemm_in *row[2 * MR];
-    to += k0 * ROUND_UP(m, MR) + row0 * steps;
-    __global float *to2 = to + MR * steps;
+    to += k0 / PER_WORD * ROUND_UP(m, MR) + row0 * words;
+    __global float *to2 = to + MR * words;
     a += a_off + k0;
     EACH(i, 2 * MR) row[i] = a + min(row0 + i, last) * lda;
-    size_t kk = 0;
-    for (; kk + 16 <= steps; kk += 16) {
+    size_t w = 0;
+    for (; PER_WORD * (w + 16) <= steps; w += 16) {
         float16 r[16];
-        EACH(i, 16) r[i] = i < 2 * MR ? IN16(row[min(i, 2 * MR - 1)] + kk) : (float16)(0.0f);
+        EACH(i, 16) r[i] = i < 2 * MR ? ROW16(row[min(i, 2 * MR - 1)] + PER_WORD * w) : (float16)(0.0f);
         transpose16(r);
-        EACH(j, 16) PUT_FIRST(__global, to + (kk + j) * MR, r[j]);
-        if (second) EACH(j, 16) PUT_SECOND(__global, to2 + (kk + j) * MR, r[j]);
+        EACH(j, 16) PUT_FIRST(__global, to + (w + j) * MR, r[j]);
+        if (second) EACH(j, 16) PUT_SECOND(__global, to2 + (w + j) * MR, r[j]);
     }
-    for (; kk < steps; kk++)
+    for (; w < words; w++) {
+        const bool both = BOTH(w, steps);
         for (size_t i = 0; i < MR; i++) {
-            to[kk * MR + i] = IN1(a + min(row0 + i, last) * lda + kk);
-            if (second) to2[kk * MR + i] = IN1(a + min(row0 + MR + i, last) * lda + kk);
+            to[w * MR + i] = cell(a + min(row0 + i, last) * lda + PER_WORD * w, 1, both);
+            if (second) to2[w * MR + i] = cell(a + min(row0 + MR + i, last) * lda + PER_WORD * w, 1, both);
         }
+    }
 }
 
-/* `steps` rows of NR floats (only `left` exist) to [steps][NR]. */
+/* `steps` rows of NR numbers (only `left` exist) to [words][NR]. */
 #define DEFINE_COPY_ROWS(NAME, SPACE)                                                                        \
     static inline void NAME(SPACE float *to, __global const clt_gemm_in *b, size_t ldb, size_t left,         \
                             size_t steps)                                                                    \
     {                                                                                                        \
-        for (size_t kk = 0; kk < steps; kk++, b += ldb, to += NR) {                                          \
+        for (size_t w = 0; w < WORDS(steps); w++, b += PER_WORD * ldb, to += NR) {                           \
+            const bool both = BOTH(w, steps);                                                                \
             if (left >= NR) {                                                                                \
-                EACH(j, NV) AT16(SPACE, to + 16 * j) = IN16(b + 16 * j);                                     \
+                EACH(j, NV) AT16(SPACE, to + 16 * j) = cells16(b + 16 * j, ldb, both);                       \
             } else {                                                                                         \
-                for (size_t j = 0; j < NR; j++) to[j] = j < left ? IN1(b + j) : 0.0f;                         \
+                for (size_t j = 0; j < NR; j++) to[j] = j < left ? cell(b + j, ldb, both) : 0.0f;             \
             }                                                                                                \
         }                                                                                                    \
     }
 DEFINE_COPY_ROWS(copy_rows_local, __local)
 DEFINE_COPY_ROWS(copy_rows_global, __global)
 
-/* Rows of b [k,n] to blocks of `block` rows, each [ceil(n/NR)][rows][NR]. An item packs PACK_STEPS rows, so
- * that rows are read contiguously. Launch: {ceil(block / PACK_STEPS), ceil(k / block)}. */
+/* Rows of b [k,n] to blocks of `block` rows, each [ceil(n/NR)][words][NR]. An item packs PACK_WORDS words of
+ * each column, so that rows are read contiguously. `block` is even, or k. Launch: {ceil(block / PER_WORD /
+ * PACK_WORDS), ceil(k / block)}. */
 __kernel CLT_ONE_ITEM void gemm_pack_b(uint n, uint k, uint block, __global const clt_gemm_in *b, ulong b_off,
                                        ulong ldb, __global float *to)
 {
-    const size_t k0 = get_global_id(1) * block, rows = min((size_t)k - k0, (size_t)block);
-    const size_t first = get_global_id(0) * PACK_STEPS;
-    if (first >= rows) return; /* the last block may be shorter */
-    const size_t steps = min(rows - first, (size_t)PACK_STEPS);
-    b += b_off + (k0 + first) * ldb;
-    to += k0 * ROUND_UP(n, NR) + first * NR;
+    const size_t k0 = get_global_id(1) * block, rows = min((size_t)k - k0, (size_t)block), words = WORDS(rows);
+    const size_t first = get_global_id(0) * PACK_WORDS;
+    if (first >= words) return; /* the last block may be shorter */
+    const size_t steps = min(rows - first * PER_WORD, (size_t)PACK_WORDS * PER_WORD);
+    b += b_off + (k0 + first * PER_WORD) * ldb;
+    to += k0 / PER_WORD * ROUND_UP(n, NR) + first * NR;
     for (size_t column = 0; column < n; column += NR) {
         for (size_t kk = 0; kk < steps; kk++)
             EACH(j, NV) PREFETCH(b + kk * ldb + column + 4 * NR + 16 * j, 3);
-        copy_rows_global(to + column * rows, b + column, ldb, n - column, steps);
+        copy_rows_global(to + column * words, b + column, ldb, n - column, steps);
     }
 }
 
-/* NR rows of b [n,k] (only `left` exist) to [steps][NR]. */
+/* NR rows of b [n,k] (only `left` exist) to [words][NR]. */
 static inline void turn_rows(__local float *to, __global const clt_gemm_in *b, size_t ldb, size_t left, size_t steps)
 {
     for (size_t h = 0; h < NR; h += 16) {
         __global const clt_gemm_in *row[16];
         EACH(i, 16) row[i] = b + min(h + i, left - 1) * ldb;
-        size_t kk = 0;
-        for (; kk + 16 <= steps; kk += 16) {
+        size_t w = 0;
+        for (; PER_WORD * (w + 16) <= steps; w += 16) {
             float16 r[16];
-            EACH(i, 16) r[i] = IN16(row[i] + kk);
+            EACH(i, 16) r[i] = ROW16(row[i] + PER_WORD * w);
             transpose16(r);
-            EACH(j, 16) AT16(__local, to + (kk + j) * NR + h) = r[j];
+            EACH(j, 16) AT16(__local, to + (w + j) * NR + h) = r[j];
         }
-        for (; kk < steps; kk++)
-            for (size_t i = 0; i < 16; i++) to[kk * NR + h + i] = IN1(b + min(h + i, left - 1) * ldb + kk);
+        for (; w < WORDS(steps); w++) {
+            const bool both = BOTH(w, steps);
+            for (size_t i = 0; i < 16; i++)
+                to[w * NR + h + i] = cell(b + min(h + i, left - 1) * ldb + PER_WORD * w, 1, both);
+        }
     }
 }
 
-/* `width` columns of `rows` rows of a [k,m] to panels [ceil(width/MR)][rows][MR]. Two rows of two panels at
- * once fill whole lines; PACK_STEPS rows of them come before the next two panels, because the panels are so
+/* `width` columns of `rows` rows of a [k,m] to panels [ceil(width/MR)][words][MR]. Two words of two panels at
+ * once fill whole lines; PACK_WORDS words of them come before the next two panels, because the panels are so
  * far apart that all of them together would map to one set of the L1 cache. */
 static inline void copy_columns(__local float *to, __global const clt_gemm_in *a, size_t lda, size_t width,
                                 size_t rows)
 {
-    const size_t whole = width < 16 ? 0 : (width - 16) / (2 * MR) * (2 * MR) + 2 * MR, even = rows / 2 * 2;
-    for (size_t k0 = 0; k0 < even; k0 += PACK_STEPS) {
-        const size_t k1 = min(k0 + PACK_STEPS, even);
+    const size_t whole = width < 16 ? 0 : (width - 16) / (2 * MR) * (2 * MR) + 2 * MR;
+    const size_t words = WORDS(rows), even = words / 2 * 2;
+    for (size_t w0 = 0; w0 < even; w0 += PACK_WORDS) {
+        const size_t w1 = min(w0 + PACK_WORDS, even);
         for (size_t i = 0; i < whole; i += 2 * MR) {
-            __local float *panel = to + i * rows;
-            for (size_t kk = k0; kk < k1; kk += 2) {
-                __global const clt_gemm_in *at = a + kk * lda + i;
-                const float16 x = IN16(at), y = IN16(at + lda);
-                PREFETCH(at + PACK_STEPS * lda, 3);
-                PREFETCH(at + (PACK_STEPS + 1) * lda, 3);
+            __local float *panel = to + i * words;
+            for (size_t w = w0; w < w1; w += 2) {
+                __global const clt_gemm_in *at = a + PER_WORD * w * lda + i;
+                const float16 x = cells16(at, lda, true), y = cells16(at + PER_WORD * lda, lda, BOTH(w + 1, rows));
+                EACH(j, 2 * PER_WORD) PREFETCH(at + (PER_WORD * PACK_WORDS + j) * lda, 3);
 #if MR == 8
-                AT16(__local, panel + kk * MR) = (float16)(x.lo, y.lo);
-                AT16(__local, panel + (rows + kk) * MR) = (float16)(x.hi, y.hi);
+                AT16(__local, panel + w * MR) = (float16)(x.lo, y.lo);
+                AT16(__local, panel + (words + w) * MR) = (float16)(x.hi, y.hi);
 #else
-                PUT_FIRST(__local, panel + kk * MR, x);
-                PUT_FIRST(__local, panel + (kk + 1) * MR, y);
-                PUT_SECOND(__local, panel + (rows + kk) * MR, x);
-                PUT_SECOND(__local, panel + (rows + kk + 1) * MR, y);
+                PUT_FIRST(__local, panel + w * MR, x);
+                PUT_FIRST(__local, panel + (w + 1) * MR, y);
+                PUT_SECOND(__local, panel + (words + w) * MR, x);
+                PUT_SECOND(__local, panel + (words + w + 1) * MR, y);
 #endif
             }
         }
     }
-    for (size_t kk = 0; kk < rows; kk++)
-        for (size_t i = kk < even ? whole : 0; i < width; i += MR) {
-            __local float *panel = to + i * rows + kk * MR;
+    for (size_t w = 0; w < words; w++) {
+        __global const clt_gemm_in *at = a + PER_WORD * w * lda;
+        const bool both = BOTH(w, rows);
+        for (size_t i = w < even ? whole : 0; i < width; i += MR) {
+            __local float *panel = to + i * words + w * MR;
             if (i + MR <= width)
-                PUT_INPUT(__local, panel, a + kk * lda + i);
+                PUT_INPUT(__local, panel, at + i, lda, both);
             else
-                for (size_t j = 0; j < MR; j++) panel[j] = i + j < width ? IN1(a + kk * lda + i + j) : 0.0f;
+                for (size_t j = 0; j < MR; j++) panel[j] = i + j < width ? cell(at + i + j, lda, both) : 0.0f;
         }
+    }
 }
 
 /* --- the register tile --- */
 
-/* Continues acc[i][j] over `steps` steps of packed panels. */
+/* c + a * b; with PAIRS the sums of both products of each pair. The constraint "vr" is v: Intel's compiler
+ * first checks constraints for a target that knows r alone. */
+static inline float16 multiply_add(float16 a, float16 b, float16 c)
+{
+#if PAIRS
+    __asm__("vdpbf16ps %2,%1,%0" : "+vr"(c) : "vr"(a), "vr"(b));
+    return c;
+#else
+    return fma(a, b, c);
+#endif
+}
+
+/* Continues acc[i][j] over `words` words of packed panels. */
 #define DEFINE_TILE(NAME, A_SPACE, B_SPACE)                                                                  \
-    static inline void NAME(float16 (*acc)[NV], A_SPACE const float *a, B_SPACE const float *b, size_t steps) \
+    static inline void NAME(float16 (*acc)[NV], A_SPACE const float *a, B_SPACE const float *b, size_t words) \
     {                                                                                                        \
-        for (size_t kk = 0; kk < steps; kk++, a += MR, b += NR) {                                            \
+        for (size_t w = 0; w < words; w++, a += MR, b += NR) {                                               \
             float16 bv[NV];                                                                                  \
             EACH(j, NV) bv[j] = vload16(j, b);                                                               \
             EACH(i, MR)                                                                                      \
             {                                                                                                \
                 float16 av = (float16)(a[i]);                                                                \
-                EACH(j, NV) acc[i][j] = fma(av, bv[j], acc[i][j]);                                           \
+                EACH(j, NV) acc[i][j] = multiply_add(av, bv[j], acc[i][j]);                                  \
             }                                                                                                \
         }                                                                                                    \
     }
@@ -267,18 +346,20 @@ static inline void pack_panels(__local float *to, __global const clt_gemm_in *b,
 {
     if (!b_rows) {
         for (size_t p = 0; p < PANELS && p * NR < left; p++)
-            turn_rows(to + p * KC * NR, b + p * NR * ldb, ldb, min(left - p * NR, (size_t)NR), steps);
+            turn_rows(to + p * KC_WORDS * NR, b + p * NR * ldb, ldb, min(left - p * NR, (size_t)NR), steps);
         return;
     }
 #if PANELS > 1
     if (left >= PANELS * NR) {
-        for (size_t kk = 0; kk < steps; kk++, b += ldb, to += NR)
-            EACH(p, PANELS) EACH(j, NV) AT16(__local, to + p * KC * NR + 16 * j) = IN16(b + p * NR + 16 * j);
+        for (size_t w = 0; w < WORDS(steps); w++, b += PER_WORD * ldb, to += NR)
+            EACH(p, PANELS)
+            EACH(j, NV)
+            AT16(__local, to + p * KC_WORDS * NR + 16 * j) = cells16(b + p * NR + 16 * j, ldb, BOTH(w, steps));
         return;
     }
 #endif
     for (size_t p = 0; p < PANELS && p * NR < left; p++)
-        copy_rows_local(to + p * KC * NR, b + p * NR, ldb, left - p * NR, steps);
+        copy_rows_local(to + p * KC_WORDS * NR, b + p * NR, ldb, left - p * NR, steps);
 }
 
 /* Outputs [row0, row0 + rows_each) x `panels_each` panels of NR columns over k steps from packed a. Chains
@@ -290,7 +371,7 @@ gemm_rows(uint m, uint n, uint k, uint panels_each, uint rows_each, __global con
           __global const clt_gemm_in *b, ulong b_off, ulong ldb, __global float *part, ulong part_off, ulong ldpart,
           CLT_EP_ARGS)
 {
-    __local float b_panels[PANELS * KC * NR], chains[ROWS * NR * PANELS];
+    __local float b_panels[PANELS * KC_WORDS * NR], chains[ROWS * NR * PANELS];
     const clt_gemm_ep ep = CLT_EP_INIT;
     const size_t row0 = get_global_id(1) * rows_each, row1 = min(row0 + rows_each, (size_t)m);
     const size_t column0 = get_global_id(0) * panels_each * NR;
@@ -323,7 +404,8 @@ gemm_rows(uint m, uint n, uint k, uint panels_each, uint rows_each, __global con
                 } else {
                     load_tile(acc, part, ldpart, at);
                 }
-                tile_rows(acc, a_packed + k0 * m_up + at.row * steps, b_panels + panel * KC * NR, steps);
+                tile_rows(acc, a_packed + k0 / PER_WORD * m_up + at.row * WORDS(steps),
+                          b_panels + panel * KC_WORDS * NR, WORDS(steps));
                 if (!ends) {
                     EACH(i, MR) EACH(j, NV) AT16(__local, chain + 16 * (i * NV + j)) = acc[i][j];
                 } else if (!(flags & CLT_CHAIN_LAST)) {
@@ -360,8 +442,8 @@ static inline void add_tile(float16 (*acc)[NV], __global clt_gemm_out *sum, size
 }
 
 /* Outputs of `m_each` panels of MR rows x `n_each` panels of NR columns. k rows of b are packed; a is [k,m].
- * `block` rows of a (a multiple of k_group) are packed at once: block * m_each * MR <= LA. Each k_group rows
- * are one chain whose result is added to c (a 16-bit c takes one group, once). Without CLT_CHAIN_FIRST or
+ * `block` rows of a (a multiple of k_group) are packed at once: WORDS(block) * m_each * MR <= LA. Each k_group
+ * rows (with PAIRS an even number) or what is left of them are one chain whose result is added to c (a 16-bit c takes one group, once). Without CLT_CHAIN_FIRST or
  * CLT_CHAIN_LAST, all k rows are one part of one chain. Launch: {ceil(m / (MR * m_each)), ceil(n /
  * (NR * n_each))}. */
 __kernel CLT_ONE_ITEM void
@@ -376,10 +458,10 @@ gemm_columns(uint m, uint n, uint k, uint k_group, uint block, uint m_each, uint
     a += a_off;
     c += c_off;
     for (size_t k0 = 0; k0 < k; k0 += block) {
-        const size_t rows = min((size_t)k - k0, (size_t)block);
+        const size_t rows = min((size_t)k - k0, (size_t)block), words = WORDS(rows);
         copy_columns(a_panels, a + k0 * lda + row0, lda, row1 - row0, rows);
         for (size_t column = column0; column < column1; column += NR) {
-            __global const float *panel = b_packed + k0 * ROUND_UP(n, NR) + column * rows;
+            __global const float *panel = b_packed + k0 / PER_WORD * ROUND_UP(n, NR) + column * words;
             for (size_t row = row0; row < row1; row += MR) {
                 const tile_place at = {row, column, min(row1 - row, (size_t)MR), min(column1 - column, (size_t)NR)};
                 EACH(i, MR) EACH(j, NV) PREFETCH(c + min(row + i, row1 - 1) * ldc + column + 16 * j, 3);
@@ -390,8 +472,8 @@ gemm_columns(uint m, uint n, uint k, uint k_group, uint block, uint m_each, uint
                     } else {
                         load_tile(acc, part, ldpart, at);
                     }
-                    tile_columns(acc, a_panels + (row - row0) * rows + g * MR,
-                                 panel + g * NR, k_group);
+                    tile_columns(acc, a_panels + (row - row0) * words + g / PER_WORD * MR, panel + g / PER_WORD * NR,
+                                 WORDS(min((size_t)k_group, rows - g)));
                     if (flags & CLT_CHAIN_LAST)
                         add_tile(acc, c, ldc, at, !(flags & CLT_EP_ACCUMULATE) && k0 + g == 0);
                     else

@@ -1,5 +1,8 @@
 #include "runtime/base/clt_host.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -70,5 +73,27 @@ int clt_host_vector_bits(void) {
     return __builtin_cpu_supports("avx512f") ? 512 : __builtin_cpu_supports("avx") ? 256 : 128;
 #else
     return 128;
+#endif
+}
+
+#if defined(__x86_64__)
+/* clang 14 does not know the name. The instructions use the registers of AVX2, which the system must save. */
+static bool has_avx_vnni(void) {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __builtin_cpu_supports("avx2") && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1);
+}
+#endif
+
+int clt_host_has(const char *instructions) {
+#if defined(__x86_64__)
+    if (!strcmp(instructions, "avx2")) return __builtin_cpu_supports("avx2") != 0;
+    if (!strcmp(instructions, "avx512bw")) return __builtin_cpu_supports("avx512bw") != 0;
+    if (!strcmp(instructions, "avx512vnni")) return __builtin_cpu_supports("avx512vnni") != 0;
+    if (!strcmp(instructions, "avx512bf16")) return __builtin_cpu_supports("avx512bf16") != 0;
+    if (!strcmp(instructions, "avxvnni")) return has_avx_vnni();
+    return -1;
+#else
+    (void)instructions;
+    return 0;
 #endif
 }

@@ -1,4 +1,4 @@
-/* clt_host: how much of the host's memory this process may use, and how wide its processor computes. */
+/* clt_host: how much of the host's memory this process may use, and what its processor computes with. */
 #ifndef CLT_HOST_H
 #define CLT_HOST_H
 
@@ -14,5 +14,8 @@ uint64_t clt_host_memory_under(const char *root);
 /* Bits of the processor's widest floating-point registers that system and compilers use: 512 (AVX-512), 256
  * (AVX), 128. */
 int clt_host_vector_bits(void);
+/* Whether the processor and the system have a set of vector instructions: 1, 0, or -1 for an unknown name.
+ * Names are gcc's: avx2, avx512bw, avx512vnni, avx512bf16, avxvnni. On other architectures 0 for any name. */
+int clt_host_has(const char *instructions);
 
 #endif

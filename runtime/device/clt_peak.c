@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "runtime/base/clt_host.h"
 #include "runtime/device/clt_record.h"
 
 #define LONG_ENOUGH 0.05 /* seconds over which the fastest launch is looked for */
@@ -31,6 +32,22 @@ static clt_status best_of(clt_device *dev, const work *w, int rounds, double lea
     return CLT_OK;
 }
 
+/* The rate of a kernel whose work-items do `each` FLOP in each of n rounds: more rounds, until a launch takes
+ * much longer than starting it and waiting for it. */
+static clt_status rate_of(clt_device *dev, work *w, clt_buffer *out, float m, float c, uint64_t n,
+                          double each, double *flops) {
+    double seconds = 0;
+    for (;; n *= 4) {
+        const clt_arg arg[5] = {CLT_REF(((clt_ref){out, 0})), CLT_F32(m), CLT_F32(c), CLT_U64(n)};
+        memcpy(w->arg, arg, sizeof arg);
+        CLT_TRY(best_of(dev, w, 2, 0, &seconds));
+        if (seconds > 0.01) break;
+    }
+    CLT_TRY(best_of(dev, w, 6, LONG_ENOUGH, &seconds));
+    *flops = each * (double)n * (double)w->items / seconds;
+    return CLT_OK;
+}
+
 /* Limits the work-group to what the device allows for this kernel, and the items to whole groups. */
 static void fit_groups(work *w) {
     w->group = CLT_MIN(w->group, CLT_MIN(clt_kernel_max_work_group(w->kernel), w->items));
@@ -48,16 +65,9 @@ static clt_status fma_rate(clt_device *dev, const char *type, int lanes, int acc
               .group = cpu ? 1 : 256};
     CLT_TRY(clt_kernel_get(dev, "peak/peak_fma.cl", "peak_fma", options, &w.kernel));
     fit_groups(&w);
-    double seconds = 0;
-    uint64_t n = 100;
-    for (;; n *= 4) { /* until a launch takes much longer than starting it and waiting for it */
-        const clt_arg arg[5] = {CLT_REF(((clt_ref){out, 0})), CLT_F32(0.999f), CLT_F32(0.001f), CLT_U64(n)};
-        memcpy(w.arg, arg, sizeof arg);
-        CLT_TRY(best_of(dev, &w, 2, 0, &seconds));
-        if (seconds > 0.01) break;
-    }
-    CLT_TRY(best_of(dev, &w, 6, LONG_ENOUGH, &seconds));
-    *flops = CLT_MAX(*flops, 2.0 * (double)n * RUN * (double)w.items * lanes * acc / seconds);
+    double rate;
+    CLT_TRY(rate_of(dev, &w, out, 0.999f, 0.001f, 100, 2.0 * RUN * lanes * acc, &rate));
+    *flops = CLT_MAX(*flops, rate);
     return CLT_OK;
 }
 
@@ -103,34 +113,42 @@ static clt_status measure(clt_device *dev, double *flops, double *copy) {
 
 /* --- matrix units --- */
 
-static clt_status matrix_rate(clt_device *dev, bool wgmma, clt_buffer *out, double *flops) {
-    /* of one work-item: 4 products of 64 x 128 x 16 by 128 items, or 8 of 16 x 8 x 16 by 32 */
-    const double each = wgmma ? 4 * 2.0 * 64 * 128 * 16 / 128 : 8 * 2.0 * 16 * 8 * 16 / 32;
-    work w = {.items = dev->facts.compute_units * 8u * 256u, .group = 256};
-    const char *options = wgmma ? " -DWGMMA=1" : " -DWGMMA=0";
+/* A kernel that does nothing but products of 16-bit numbers. */
+typedef struct {
+    const char *file, *kernel, *options;
+    double each; /* FLOP of a work-item in one round */
+} matrix_kernel;
+
+/* NULL: there is none for this device. */
+static const matrix_kernel *matrix_kernel_of(const clt_device *dev) {
+    static const matrix_kernel
+        /* 4 products of 64 x 128 x 16 by 128 items */
+        wgmma = {"peak/peak_matrix.cl", "peak_matrix", " -DWGMMA=1", 4 * 2.0 * 64 * 128 * 16 / 128},
+        /* 8 of 16 x 8 x 16 by 32 items */
+        mma = {"peak/peak_matrix.cl", "peak_matrix", " -DWGMMA=0", 8 * 2.0 * 16 * 8 * 16 / 32},
+        pairs = {"peak/peak_bf16.cl", "peak_bf16", "", 16 * 12 * 2.0 * 32};
+    if (dev->facts.wgmma) return &wgmma;
+    if (dev->facts.mma_bf16) return &mma;
+    return dev->facts.type == CLT_DEVICE_CPU && clt_host_has("avx512bf16") == 1 ? &pairs : NULL;
+}
+
+static clt_status matrix_rate(clt_device *dev, const matrix_kernel *k, clt_buffer *out, double *flops) {
+    const bool cpu = dev->facts.type == CLT_DEVICE_CPU;
+    work w = {.items = cpu ? dev->facts.compute_units * 4u : dev->facts.compute_units * 8u * 256u,
+              .group = cpu ? 1 : 256};
     *flops = 0;
-    if (clt_kernel_try(dev, "peak/peak_matrix.cl", "peak_matrix", options, &w.kernel) != CLT_OK) {
-        clt_debug("peak/peak_matrix.cl does not build on %s: the peak rate of its matrix units is unknown",
+    if (clt_kernel_try(dev, k->file, k->kernel, k->options, &w.kernel) != CLT_OK) {
+        clt_debug("%s does not build on %s: the peak rate of its 16-bit products is unknown", k->file,
                   dev->facts.name);
         return CLT_OK;
     }
-    double seconds = 0;
-    uint64_t n = 1000;
-    for (;; n *= 4) {
-        const clt_arg arg[5] = {CLT_REF(((clt_ref){out, 0})), CLT_F32(0.0f), CLT_F32(0.0f), CLT_U64(n)};
-        memcpy(w.arg, arg, sizeof arg);
-        CLT_TRY(best_of(dev, &w, 2, 0, &seconds));
-        if (seconds > 0.01) break;
-    }
-    CLT_TRY(best_of(dev, &w, 6, LONG_ENOUGH, &seconds));
-    *flops = each * (double)n * (double)w.items / seconds;
-    return CLT_OK;
+    return rate_of(dev, &w, out, 0.0f, 0.0f, 1000, k->each, flops);
 }
 
 static clt_status measure_matrix(clt_device *dev, double *flops) {
     clt_buffer *out;
     CLT_TRY(clt_buffer_create(dev, (uint64_t)dev->facts.compute_units * 8 * 256 * 4, "peak", &out));
-    clt_status st = matrix_rate(dev, dev->facts.wgmma, out, flops);
+    clt_status st = matrix_rate(dev, matrix_kernel_of(dev), out, flops);
     clt_buffer_destroy(out);
     return st;
 }
@@ -189,7 +207,7 @@ static clt_status find(clt_device *dev, bool matrix, peaks *p) {
 
 clt_status clt_device_matrix_peak(clt_device *dev, double *flops) {
     peaks p = {0};
-    if (dev->facts.mma_bf16 || dev->facts.wgmma) CLT_TRY(find(dev, true, &p));
+    if (matrix_kernel_of(dev)) CLT_TRY(find(dev, true, &p));
     *flops = p.rate[0];
     return CLT_OK;
 }

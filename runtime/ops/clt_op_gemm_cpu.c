@@ -8,54 +8,65 @@
 enum {
     SLOT_PACKED = 0,
     SLOT_CHAINS = 1,
-    PACK_LIMIT = 1 << 19, /* floats: 2 MiB stay in a cache level near the cores */
-    LONG_K = 2048,        /* NT, NN: longer chains are split when the rows exceed the limit */
+    PACK_LIMIT = 1 << 19, /* words: 2 MiB stay in a cache level near the cores */
+    LONG_K = 2048,        /* words. NT, NN: longer chains are split when the rows exceed the limit */
     TASKS_PER_UNIT = 6,   /* work-items per compute unit that a launch should have, for balance */
     WIDEST_PANEL = 96,    /* multiple of every variant's MR and NR, for the workspace */
-    ALONG_K = 256,        /* splits along k are multiples of this: whole packed blocks */
+    ALONG_K = 256,        /* splits along k are multiples of this many words: whole packed blocks */
     LONG_GROUPS = 1024,   /* TN: rows packed at once, if groups are shorter */
     LONGEST_PIECE = 2048, /* TN: every variant's LA / MR is at least this */
+    FREE_GROUP = 768,     /* TN: longest group where the row chooses them: several panels of a fit in LA */
     CHAIN_FIRST = 256,    /* flags of gemm_cpu.cl */
     CHAIN_LAST = 512,
     B_ROWS = 1024,
-    PACK_STEPS = 16 /* rows per item of gemm_pack_b */
+    PACK_WORDS = 16 /* words of each column per item of gemm_pack_b */
 };
 
 typedef struct {
     int64_t mr, nr, panels, kc, rows, la; /* panels: of b that an item packs at once */
-    int64_t units;
+    int64_t units, per_word, group;       /* group: TN, rows of a chain */
     clt_kernel *pack, *main;
     clt_buffer *packed;
     clt_ref part; /* chains that the next launch continues */
     int64_t ldpart;
 } cpu_plan;
 
+/* Steps along k in a word of a packed panel (gemm_cpu.cl). */
+static int64_t per_word(const clt_variant *v) {
+    return 1 + clt_variant_param(v, "PAIRS", 0);
+}
+
 /* Rows (NT, NN) or columns (TN), and steps along k, of one packed block with panels of `width`. */
-static void pack_block(int64_t across, int64_t k, int64_t width, int64_t *block_across, int64_t *block_k) {
-    const int64_t steps = CLT_MIN(k, LONG_K), fit = CLT_MAX(PACK_LIMIT / steps / width, 1) * width;
-    const int64_t blocks = CLT_CEIL_DIV(across, fit);
+static void pack_block(int64_t across, int64_t k, int64_t width, int64_t per, int64_t *block_across,
+                       int64_t *block_k) {
+    const int64_t words = CLT_MIN(CLT_CEIL_DIV(k, per), LONG_K);
+    const int64_t fit = CLT_MAX(PACK_LIMIT / words / width, 1) * width, blocks = CLT_CEIL_DIV(across, fit);
     *block_across = CLT_ROUND_UP(CLT_CEIL_DIV(across, blocks), width);
-    *block_k = CLT_MIN(k, CLT_ROUND_UP(CLT_CEIL_DIV(k, CLT_CEIL_DIV(k, LONG_K)), ALONG_K));
+    *block_k = CLT_MIN(k, CLT_ROUND_UP(CLT_CEIL_DIV(k, CLT_CEIL_DIV(k, LONG_K * per)), ALONG_K * per));
+}
+
+/* TN: rows of one chain. Pairs leave the order of sums free, but a c of 16 bits is rounded only once. */
+static int64_t group_of(const clt_variant *v, const clt_gemm_params *p) {
+    const int64_t per = per_word(v);
+    if (per == 1 || p->c.type != CLT_F32) return p->k_group > 0 ? p->k_group : p->k;
+    return CLT_ROUND_UP(CLT_CEIL_DIV(p->k, CLT_CEIL_DIV(p->k, FREE_GROUP)), per);
 }
 
 /* TN: steps of a packed block: whole groups, or a part of a group that is too long. */
-static int64_t column_steps(const clt_gemm_params *p, int64_t longest) {
-    const int64_t group = p->k_group > 0 ? p->k_group : p->k;
-    if (group > longest) return longest;
+static int64_t column_steps(const clt_gemm_params *p, int64_t group) {
+    if (group > LONGEST_PIECE) return LONGEST_PIECE;
     return CLT_MIN(p->k, CLT_MAX(LONG_GROUPS / group, 1) * group);
 }
 
 static uint64_t workspace(const clt_variant *v, const clt_gemm_params *p) {
-    (void)v;
     const bool tn = p->form == CLT_GEMM_TN;
-    const int64_t across = CLT_ROUND_UP(tn ? p->n : p->m, WIDEST_PANEL);
-    const int64_t k = tn ? column_steps(p, LONGEST_PIECE) : p->k;
+    const int64_t across = CLT_ROUND_UP(tn ? p->n : p->m, WIDEST_PANEL), per = per_word(v);
+    const int64_t group = group_of(v, p), k = tn ? column_steps(p, group) : p->k;
     int64_t width, steps;
-    pack_block(across, k, WIDEST_PANEL, &width, &steps);
-    uint64_t floats = (uint64_t)(width * steps);
+    pack_block(across, k, WIDEST_PANEL, per, &width, &steps);
+    uint64_t floats = (uint64_t)(width * CLT_CEIL_DIV(steps, per));
     /* Without buffers it is unknown whether c may hold unfinished chains. */
-    if (tn ? p->k_group > LONGEST_PIECE
-           : steps < p->k && (!clt_tensor_present(p->c) || !clt_gemm_c_is_free(p)))
+    if (tn ? group > LONGEST_PIECE : steps < p->k && (!clt_tensor_present(p->c) || !clt_gemm_c_is_free(p)))
         floats += (uint64_t)(p->m * p->n);
     return floats * 4;
 }
@@ -70,6 +81,8 @@ static clt_status get_kernels(clt_ops *ops, const clt_variant *v, const clt_gemm
     plan->kc = clt_variant_param(v, "KC", 256);
     plan->rows = clt_variant_param(v, "ROWS", 512);
     plan->la = clt_variant_param(v, "LA", 24576);
+    plan->per_word = per_word(v);
+    plan->group = group_of(v, p);
     plan->units = CLT_MAX(clt_device_get_facts(dev)->compute_units, 1);
     clt_gemm_options(p, v, "", options, sizeof options);
     CLT_TRY(clt_kernel_get(dev, v->file, tn ? "gemm_pack_b" : "gemm_pack_a", options, &plan->pack));
@@ -114,8 +127,9 @@ static clt_status run_rows_block(const clt_gemm_params *p, const cpu_plan *plan,
 
 static clt_status run_rows(clt_ops *ops, const clt_gemm_params *p, cpu_plan *plan) {
     int64_t rows, steps;
-    pack_block(p->m, p->k, plan->mr, &rows, &steps);
-    CLT_TRY(clt_ops_scratch(ops, SLOT_PACKED, (uint64_t)(rows * steps) * 4, &plan->packed));
+    pack_block(p->m, p->k, plan->mr, plan->per_word, &rows, &steps);
+    const uint64_t words = (uint64_t)(rows * CLT_CEIL_DIV(steps, plan->per_word));
+    CLT_TRY(clt_ops_scratch(ops, SLOT_PACKED, words * 4, &plan->packed));
     plan->part = p->c.ref;
     plan->ldpart = p->c.ld;
     if (steps < p->k && !clt_gemm_c_is_free(p)) {
@@ -135,22 +149,23 @@ static clt_status run_rows(clt_ops *ops, const clt_gemm_params *p, cpu_plan *pla
  * begin and end a group's chain (both true: whole groups). */
 static clt_status run_columns_block(const clt_gemm_params *p, const cpu_plan *plan, int64_t column,
                                     int64_t columns, int64_t k0, int64_t k, bool first, bool last) {
-    const int64_t group = first && last ? p->k_group : k;
+    const int64_t group = first && last ? plan->group : k;
     const int64_t block = CLT_MIN(k, CLT_MAX(plan->kc / group, 1) * group);
     const int64_t m_panels = CLT_CEIL_DIV(p->m, plan->mr), n_panels = CLT_CEIL_DIV(columns, plan->nr);
     const int64_t want = plan->units * TASKS_PER_UNIT;
-    int64_t m_each = CLT_MIN(CLT_MAX(plan->la / (block * plan->mr), 1), m_panels);
+    const int64_t words = CLT_CEIL_DIV(block, plan->per_word);
+    int64_t m_each = CLT_MIN(CLT_MAX(plan->la / (words * plan->mr), 1), m_panels);
     const int64_t m_parts = CLT_CEIL_DIV(m_panels, m_each);
     m_each =
         CLT_MIN(CLT_ROUND_UP(CLT_CEIL_DIV(m_panels, m_parts), 2), m_each); /* panels are copied in pairs */
     const int64_t n_parts = CLT_MIN(CLT_CEIL_DIV(want, m_parts), n_panels);
     const int64_t n_each = CLT_CEIL_DIV(n_panels, n_parts);
     uint32_t flags = (first ? CHAIN_FIRST : 0) | (last ? CHAIN_LAST : 0) |
-                     (p->accumulate || k0 >= p->k_group ? CLT_EP_ACCUMULATE : 0);
+                     (p->accumulate || k0 >= plan->group ? CLT_EP_ACCUMULATE : 0);
     const clt_arg pack[] = {CLT_U32(columns), CLT_U32(k),
                             CLT_U32(block),   CLT_REF(clt_tensor_at(p->b, k0, column).ref),
                             CLT_U64(p->b.ld), CLT_BUF(plan->packed)};
-    CLT_TRY(launch(plan->pack, CLT_CEIL_DIV(block, PACK_STEPS), CLT_CEIL_DIV(k, block), pack,
+    CLT_TRY(launch(plan->pack, CLT_CEIL_DIV(words, PACK_WORDS), CLT_CEIL_DIV(k, block), pack,
                    CLT_COUNT_OF(pack)));
     const clt_arg args[] = {CLT_U32(p->m),
                             CLT_U32(columns),
@@ -172,22 +187,23 @@ static clt_status run_columns_block(const clt_gemm_params *p, const cpu_plan *pl
 }
 
 static clt_status run_columns(clt_ops *ops, const clt_gemm_params *p, cpu_plan *plan) {
-    const int64_t longest = LONGEST_PIECE, most = column_steps(p, longest);
-    const bool pieces = p->k_group > longest;
+    const int64_t group = plan->group, most = column_steps(p, group);
+    const bool pieces = group > LONGEST_PIECE;
     int64_t columns, steps;
-    pack_block(p->n, most, plan->nr, &columns, &steps);
-    CLT_TRY(clt_ops_scratch(ops, SLOT_PACKED, (uint64_t)(columns * most) * 4, &plan->packed));
+    pack_block(p->n, most, plan->nr, plan->per_word, &columns, &steps);
+    const uint64_t words = (uint64_t)(columns * CLT_CEIL_DIV(most, plan->per_word));
+    CLT_TRY(clt_ops_scratch(ops, SLOT_PACKED, words * 4, &plan->packed));
     plan->part = clt_ref_none();
     plan->ldpart = p->n;
     if (pieces) CLT_TRY(clt_ops_scratch(ops, SLOT_CHAINS, (uint64_t)(p->m * p->n) * 4, &plan->part.buf));
     for (int64_t column = 0; column < p->n; column += columns) {
         const int64_t here = CLT_MIN(columns, p->n - column);
         for (int64_t k0 = 0, k = 0; k0 < p->k; k0 += k) {
-            const int64_t in_group = k0 % p->k_group;
+            const int64_t in_group = k0 % group;
             k = CLT_MIN(most, p->k - k0);
-            if (pieces) k = CLT_MIN(k, p->k_group - in_group);
+            if (pieces) k = CLT_MIN(k, group - in_group);
             CLT_TRY(run_columns_block(p, plan, column, here, k0, k, !pieces || in_group == 0,
-                                      !pieces || in_group + k == p->k_group));
+                                      !pieces || in_group + k == group));
         }
     }
     return CLT_OK;

@@ -1,7 +1,4 @@
 /* Variant tables: reading the .vt files and deciding which rows can run on a device. */
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
 #include <dlfcn.h>
 #include <link.h>
 #include <stdlib.h>
@@ -9,6 +6,7 @@
 #include <strings.h>
 #include <sys/stat.h>
 
+#include "runtime/base/clt_host.h"
 #include "runtime/base/clt_io.h"
 #include "runtime/device/clt_tensor_map.h"
 #include "runtime/ops/clt_ops_state.h"
@@ -53,36 +51,15 @@ static bool names_no_file(const char *word) {
     return file && !clt_kernel_text(file);
 }
 
-#if defined(__x86_64__)
-/* clang 14 does not know the name. The instructions use the registers of AVX2, which the system must save. */
-static bool has_avx_vnni(void) {
-    unsigned a = 0, b = 0, c = 0, d = 0;
-    return __builtin_cpu_supports("avx2") && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1);
-}
-#endif
-
-/* Whether this host's processor, which is that of its CPU devices, has an instruction set; the name is gcc's.
- * Machine code of a kernel must not even be probed without it: the process would end. */
-static int processor_has(const char *name) {
-#if defined(__x86_64__)
-    if (!strcmp(name, "avx2")) return __builtin_cpu_supports("avx2") != 0;
-    if (!strcmp(name, "avx512bw")) return __builtin_cpu_supports("avx512bw") != 0;
-    if (!strcmp(name, "avx512vnni")) return __builtin_cpu_supports("avx512vnni") != 0;
-    if (!strcmp(name, "avxvnni")) return has_avx_vnni();
-    return -1;
-#else
-    (void)name;
-    return 0;
-#endif
-}
-
 /* One word of `requires`: 1 holds, 0 does not, -1 unknown word. */
 static int requirement_holds(const clt_ops *ops, const char *word) {
     const clt_device_facts *f = clt_device_get_facts(ops->dev);
     int64_t n = 0;
     if (!strcmp(word, "type=cpu")) return f->type == CLT_DEVICE_CPU;
     if (!strcmp(word, "type=gpu")) return f->type == CLT_DEVICE_GPU;
-    if (!strncmp(word, "cpu=", 4)) return f->type == CLT_DEVICE_CPU ? processor_has(word + 4) : 0;
+    /* Machine code of a kernel must not even be probed where the host, whose processor CPU devices are, lacks
+     * it: the process would end. */
+    if (!strncmp(word, "cpu=", 4)) return f->type == CLT_DEVICE_CPU ? clt_host_has(word + 4) : 0;
     if (!strcmp(word, "subgroups")) return f->subgroups;
     if (!strcmp(word, "block_reads")) return f->block_reads;
     if (!strcmp(word, "half")) return f->half_arithmetic;

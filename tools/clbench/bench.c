@@ -42,7 +42,7 @@ static void print_head(const bench *b) {
     printf("peak     %.1f GFLOP/s fp32 fma, %.1f GB/s copy (read plus write)\n", b->peak_flops * 1e-9,
            b->peak_bytes * 1e-9);
     if (b->peak_matrix > 0)
-        printf("matrix   %.1f GFLOP/s bf16, the peak of 16-bit rows\n", b->peak_matrix * 1e-9);
+        printf("matrix   %.1f GFLOP/s in products of bf16, the peak of such rows\n", b->peak_matrix * 1e-9);
     printf("numerics %s\n\n", b->fast ? "fast" : "exact");
     printf("%-22s %-28s %-16s %11s %9s %9s %6s", "op", "shape", "variant", "time", "GFLOP/s", "GB/s", "peak");
     if (b->nominal > 0 || b->nominal_bytes > 0) printf(" %7s", "nominal");
@@ -144,7 +144,8 @@ int bench_start(bench *b, const bench_about *about, int argc, char **argv) {
 static double peak_fraction(const bench *b, const bench_row *r) {
     if (b->cpu_time || r->integers) return NAN;
     const bool gpu = clt_device_get_facts(b->dev)->type == CLT_DEVICE_GPU;
-    if (gpu && r->flops > 0 && r->type != CLT_F32 && b->fast)
+    const bool pairs = b->peak_matrix > 0 && r->type == CLT_BF16; /* fp16 has no unit of its own on CPUs */
+    if ((gpu || pairs) && r->flops > 0 && r->type != CLT_F32 && b->fast)
         return b->peak_matrix > 0 ? r->flops / r->seconds / b->peak_matrix : NAN;
     return r->flops > 0 ? r->flops / r->seconds / b->peak_flops : r->bytes / r->seconds / b->peak_bytes;
 }

@@ -83,12 +83,13 @@ static clt_status fetch(clt_run *r, clt_batch *b, int64_t *tokens) {
 
 /* Raises the device's stored peak if several consecutive steps exceed it: then the device was busy when it
  * was measured. Single steps are too inaccurate (clt_throughput.h). Runs of several ranks, whose devices may
- * differ, and runs on matrix units of unknown peak are not used. */
+ * differ, and runs on units of unknown peak (matrix units, 8-bit products) are not used. */
 static void look_at_peak(clt_run *r, double flops, double seconds) {
     enum { STEPS = 8 };
     const double least = 1; /* seconds */
-    const bool known = r->cfg->precision == CLT_F32 || r->pace.matrix_peak ||
-                       clt_device_get_facts(r->dev)->type == CLT_DEVICE_CPU;
+    const bool cpu = clt_device_get_facts(r->dev)->type == CLT_DEVICE_CPU;
+    const bool known =
+        !r->cfg->eight_bits && !r->cfg->fp8 && (r->cfg->precision == CLT_F32 || r->pace.matrix_peak || cpu);
     if (!known || !(r->pace.peak_flops > 0) || clt_group_size(r->group) > 1) return;
     if (!clt_device_is_steady(r->dev)) return; /* the time may include compilation */
     r->pace.worked.flops += flops;
