@@ -340,7 +340,7 @@ static clt_plan choose(const clt_config *c, int ranks, uint64_t capacity, bool *
 
 static void auto_takes_the_lowest_stage_that_fits(void **state) {
     (void)state;
-    clt_config *c = LOAD("precision=amp_bf16");
+    clt_config *c = LOAD("precision=amp_bf16", "cltrain.recompute=norms");
     uint64_t need[CLT_MOST_STAGE + 1];
     bool fits;
     for (int s = 0; s <= CLT_MOST_STAGE; s++) need[s] = plan_at(c, s, UINT64_MAX).memory.total;
@@ -496,7 +496,7 @@ static void agree(clt_group *g, void *ctx) {
 /* One rank's device is smaller: all take its stage. */
 static void all_ranks_take_the_highest_stage(void **state) {
     (void)state;
-    clt_config *c = LOAD("precision=amp_bf16");
+    clt_config *c = LOAD("precision=amp_bf16", "cltrain.recompute=norms");
     job j = {.c = c, .capacity = {plan_at(c, 1, UINT64_MAX).memory.total - 1, UINT64_MAX}};
     tg_run(RANKS, agree, &j);
     for (int r = 0; r < RANKS; r++) {

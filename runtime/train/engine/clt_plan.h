@@ -87,7 +87,7 @@ clt_status clt_plan_shards(const clt_plan *p, const clt_slab_table *t, clt_shard
 /* Chooses stage, microbatch and recomputation. Stage: the configuration's, or, if it is auto, 0 on one rank
  * and on several the lowest that fits, from 0 on where replicas are compared in numerics exact, otherwise
  * from 1 on. Microbatch: the configuration's, or the largest that fits `room`; at most the samples of a lane.
- * If the configuration does not set cltrain.recompute, fast 16-bit training on a GPU keeps all activations if
+ * If the configuration does not set cltrain.recompute, fast 16-bit training keeps all activations if
  * it then takes at most a quarter of the room, and recomputes norms otherwise. Fast 16-bit training that does
  * not fit with the default logits buffer uses a smaller one. *fits: whether the plan fits the room; no
  * message if not. */
