@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Compares the speed on this machine's CPU with other systems, in one run: `make bench`.
 #   - fp32 GEMM at the shapes of a d=768 MPT: against OpenBLAS, and as a fraction of the FMA peak
-#   - training tokens per second: against PyTorch (set PYTHON to a python3 that has torch) and llm.c (set LLMC to its
-#     train_gpt2 built for the CPU, in a folder with its starter files)
+#   - training: against PyTorch (set PYTHON to a python3 that has torch) in fp32, bf16 and 8-bit blocks, also of a
+#     Vision Transformer, and against llm.c (set LLMC to its train_gpt2 built for the CPU, in a folder with its starter
+#     files)
 #   - start of a run with cold and with warm caches
 # Systems that are not installed are skipped with a line. Close other programs first: with one other busy
 # process PyTorch loses most of its speed, and every figure changes. DEVICES: the OpenCL runtimes to measure
@@ -46,8 +47,10 @@ ours() {
     speed=$(grep -o '"tokens_per_sec":[0-9.]*' "$rows" | cut -d: -f2 | tail -n +4 | median)
     part=$(grep -o '"mfu":[0-9.]*' "$rows" | cut -d: -f2 | tail -n +4 | median)
 }
-anchor() { # anchor ARGS...: sets theirs, PyTorch's tokens per second, or empty
-    theirs=; [ "$torch" = no ] || theirs=$("$PYTHON" tools/anchors/torch_train.py "$@" 12 "$THREADS" | awk '{print $1}')
+anchor() { # anchor ARGS... [PRECISION]: sets theirs, PyTorch's tokens per second, or empty
+    local precision=fp32
+    [[ ${*: -1} =~ ^[0-9]+$ ]] || { precision=${*: -1}; set -- "${@:1:$#-1}"; }
+    theirs=; [ "$torch" = no ] || theirs=$("$PYTHON" tools/anchors/torch_train.py "$@" 12 "$THREADS" "$precision" | awk '{print $1}')
 }
 row() { # row SHAPE DEVICE
     local ratio=-
@@ -71,14 +74,27 @@ for d in $DEVICES; do
     fi
 done
 
-echo; echo "== training in 8-bit blocks: MPT 124M T256 batch 1, in turn, tokens/s"
+echo; echo "== training in bf16 and in 8-bit blocks: MPT 124M T256 batch 1, in turn, tokens/s"
 for d in $DEVICES; do
     for _ in 1 2 3; do
         ours large "$d" 256 1 "${large[@]}" precision=exact8 && eight=$speed
+        ours large "$d" 256 1 "${large[@]}" precision=amp_bf16 && half=$speed
         ours large "$d" 256 1 "${large[@]}"
         anchor mpt 768 12 12 256 50368 1; wide=$theirs
-        [ "$torch" = no ] || theirs=$("$PYTHON" tools/anchors/torch_train.py mpt 768 12 12 256 50368 1 12 "$THREADS" bf16 | awk '{print $1}')
-        printf '%-9s exact8 %s  fp32 %s  PyTorch fp32 %s  bf16 %s\n' "$d" "$eight" "$speed" "${wide:--}" "${theirs:--}"
+        anchor mpt 768 12 12 256 50368 1 bf16
+        printf '%-9s exact8 %s  bf16 %s  fp32 %s  PyTorch fp32 %s  bf16 %s\n' "$d" "$eight" "$half" "$speed" "${wide:--}" "${theirs:--}"
+    done
+done
+
+echo; echo "== training: ViT-Base/16, 4 images of 224 x 224, in turn; PyTorch by torch.compile"
+for d in $DEVICES; do
+    for _ in 1 2 3; do
+        for precision in fp32 amp_bf16; do
+            "$CLBENCH" step --suite vit-cpu --device "$d" --precision "$precision" --no-clip --json "$work/vit.json" | tail -n 1
+            theirs=(tools/anchors/torch_vit.py --model vit-base-16 --batch 4 --no-clip --threads "$THREADS" --ours "$work/vit.json")
+            [ $precision = amp_bf16 ] || theirs+=(--fp32)
+            [ "$torch" = no ] || "$PYTHON" "${theirs[@]}" 2> /dev/null || true
+        done
     done
 done
 

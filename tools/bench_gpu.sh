@@ -5,7 +5,7 @@
 #   DEVICE     device pattern as for --device (default: nvidia)
 #   PYTHON     a python3 with PyTorch for that card; without one PyTorch is skipped with a line
 #   CLBENCH    the program (default build/clbench); may be several words
-#   SECTIONS   which of: gemm attention memory fp32 step eight mma offload (default: all but the last three)
+#   SECTIONS   which of: gemm attention memory fp32 step eight mma vit offload (default: all but the last four)
 #   FOLDER     of the section offload: its files go there (default: the output folder's disk)
 # No other program should use the card. Takes about ten minutes on an H200.
 set -uo pipefail
@@ -17,8 +17,8 @@ mkdir -p "$out" || exit 1
 [ $# -gt 0 ] || trap 'rm -rf "$out"' EXIT
 for word in $SECTIONS; do
     case $word in
-    gemm | attention | memory | fp32 | step | eight | mma | offload) ;;
-    *) echo "unknown section '$word' (gemm attention memory fp32 step eight mma offload)" >&2; exit 2 ;;
+    gemm | attention | memory | fp32 | step | eight | mma | vit | offload) ;;
+    *) echo "unknown section '$word' (gemm attention memory fp32 step eight mma vit offload)" >&2; exit 2 ;;
     esac
 done
 torch=yes
@@ -109,6 +109,19 @@ if section mma "kernels for GPUs before Hopper, against Triton with mma.sync, Fl
     ours step --suite mpt --model mpt-1b --precision amp_bf16 --json "$out/mma-step.json"
     theirs torch_step.py --clip --bias --model mpt-1b --ours "$out/mma-step.json" || failed=1
     unset CLTRAIN_DISABLE_ROW
+fi
+if section vit "Vision Transformers, against torch.compile, and attention without a mask at head size 80"; then
+    rows=()
+    for model in vit-huge-16 vit-huge-14; do
+        step=(step --suite vit --model "$model" --microbatch 128 --no-clip)
+        for precision in amp_bf16 amp_fp8; do
+            ours "${step[@]}" --precision "$precision" --json "$out/$model-$precision.json"
+        done
+        rows+=(--ours "$out/$model-amp_bf16.json")
+    done
+    theirs torch_vit.py --no-clip --model vit-huge-16,vit-huge-14 --batch 128 "${rows[@]}" || failed=1
+    ours attention --suite vit-huge --mask none --type bf16 --numerics fast --check
+    theirs torch_attention.py --mask none || failed=1
 fi
 if section offload "optimizer state in host memory and in files, against the same without"; then
     # Needs 128 GiB of host memory and 20 GB on a disk; about five minutes. Each part has its own limit, and the

@@ -1,9 +1,9 @@
-"""Greedy generation by the transformers package on a GPU (static cache, torch.compile) beside `cltrain generate`.
+"""Greedy generation by the transformers package on a GPU (static cache, torch.compile), or a CPU, beside `cltrain generate`.
 
-usage: torch_generate.py --cltrain PROGRAM [--folder DIR] [--layers N] [--tokens N] [--rounds N] [--json FILE]
+usage: torch_generate.py --cltrain PROGRAM [--cpu] [--folder DIR] [--layers N] [--tokens N] [--rounds N] [--json FILE]
 
-Makes a Llama of the shape of Llama 3.2 1B with random weights in bf16 (or reads --folder) and lets both continue a
-prompt of 64 tokens, in turn. A rate is that of the tokens after the first one. Bytes per second count every weight
+Makes a Llama of the shape of Llama 3.2 1B with random weights in bf16 (--cpu: fp32, without compilation), or reads
+--folder, and lets both continue a prompt of 64 tokens, in turn. A rate is that of the tokens after the first one. Bytes per second count every weight
 once per token. With --batch also eight prompts together. Generated tokens are compared too: with random weights they
 differ from the first near-tie on, so the number of equal ones says only that both compute the same model."""
 import argparse
@@ -12,13 +12,17 @@ import os
 import re
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 
 import need_torch
 import torch
 
-need_torch.gpu()
+CPU = '--cpu' in sys.argv
+if not CPU:
+    need_torch.gpu()
+DEVICE, TYPE, PRECISION = ('cpu', torch.float32, 'fp32') if CPU else ('cuda', torch.bfloat16, 'bf16')
 import transformers  # noqa: E402  (after the message of need_torch)
 
 PROMPT = 'The quick brown fox jumps over the lazy dog and keeps on running'
@@ -31,11 +35,12 @@ def make_folder(folder, layers):
         hidden_size=2048, intermediate_size=8192, num_hidden_layers=layers, num_attention_heads=32, num_key_value_heads=8,
         head_dim=64, vocab_size=128256, max_position_embeddings=4096, tie_word_embeddings=True, rope_theta=500000.0,
         rms_norm_eps=1e-5)
-    with torch.device('cuda'):
+    with torch.device(DEVICE):
         model = transformers.LlamaForCausalLM(config)
-    model.to(torch.bfloat16).save_pretrained(folder)
+    model.to(TYPE).save_pretrained(folder)
     del model
-    torch.cuda.empty_cache()
+    if not CPU:
+        torch.cuda.empty_cache()
 
 
 def ours(args, folder, prompts):
@@ -44,7 +49,7 @@ def ours(args, folder, prompts):
         for _ in range(prompts):
             f.write(json.dumps({'prompt': PROMPT}) + '\n')
         f.flush()
-        command = args.cltrain.split() + ['generate', folder, '--tokenizer', 'bytes', '--precision', 'bf16', '-v', '-n',
+        command = args.cltrain.split() + ['generate', folder, '--tokenizer', 'bytes', '--precision', PRECISION, '-v', '-n',
                                           str(args.tokens), '--temperature', '0', '--prompts', f.name]
         run = subprocess.run(command, capture_output=True, text=True)
     said = re.search(r'after the first one ([0-9.]+) per second', run.stderr)
@@ -53,25 +58,31 @@ def ours(args, folder, prompts):
     return float(said.group(1))
 
 
+def wait():
+    if not CPU:
+        torch.cuda.synchronize()
+
+
 class Theirs:
-    """With a static cache generate compiles the forward pass itself, with CUDA graphs (its CompileConfig)."""
+    """On a GPU with a static cache generate compiles the forward pass itself, with CUDA graphs (its CompileConfig)."""
 
     def __init__(self, folder):
-        self.model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).to('cuda').eval()
-        self.model.generation_config.cache_implementation = 'static'
+        self.model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=TYPE).to(DEVICE).eval()
+        if not CPU:
+            self.model.generation_config.cache_implementation = 'static'
 
     def seconds(self, ids, tokens):
-        torch.cuda.synchronize()
+        wait()
         began = time.perf_counter()
         with torch.no_grad():
             self.model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, min_new_tokens=tokens,
                                 do_sample=False, pad_token_id=0, eos_token_id=None)
-        torch.cuda.synchronize()
+        wait()
         return time.perf_counter() - began
 
     def rate(self, prompts, tokens):
         """From two lengths, so that the prompt does not count."""
-        ids = torch.tensor([list(PROMPT.encode())] * prompts, device='cuda')
+        ids = torch.tensor([list(PROMPT.encode())] * prompts, device=DEVICE)
         short = tokens // 4
         self.seconds(ids, short)
         few, many = (min(self.seconds(ids, n) for _ in range(2)) for n in (short, tokens))
@@ -79,16 +90,25 @@ class Theirs:
 
 
 def bandwidth():
-    """Bytes per second of a copy, read plus write, as clbench measures it."""
-    import timing
-    a = torch.empty(1 << 30, dtype=torch.uint8, device='cuda')
+    """Bytes per second of a copy, read plus write, as clbench measures it; on a CPU of reading, if that is more."""
+    a = torch.ones(1 << 28, dtype=torch.float32, device=DEVICE)
     b = torch.empty_like(a)
-    return 2 * a.numel() / timing.timed(lambda: b.copy_(a), 1.0)
+    if not CPU:
+        import timing
+        return 8 * a.numel() / timing.timed(lambda: b.copy_(a), 1.0)
+    best = 0.0
+    for bytes_moved, work in ((8 * a.numel(), lambda: b.copy_(a)), (4 * a.numel(), a.sum)):
+        for _ in range(6):
+            began = time.perf_counter()
+            work()
+            best = max(best, bytes_moved / (time.perf_counter() - began))
+    return best
 
 
 def main():
     parse = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parse.add_argument('--cltrain', default='build/cltrain', help='the program, with its first arguments')
+    parse.add_argument('--cpu', action='store_true')
     parse.add_argument('--folder')
     parse.add_argument('--layers', type=int, default=16)
     parse.add_argument('--tokens', type=int, default=256)
@@ -111,7 +131,8 @@ def main():
             b.append(theirs.rate(prompts, args.tokens))
         rate = statistics.median(a)
         rows.append({'prompts': prompts, 'cltrain': a, 'transformers': b, 'ratio': rate / statistics.median(b),
-                     'bytes_per_second': rate / prompts * weights * 2, 'of_copy': rate / prompts * weights * 2 / copy})
+                     'bytes_per_second': rate / prompts * weights * TYPE.itemsize,
+                     'of_copy': rate / prompts * weights * TYPE.itemsize / copy})
         print(f'{prompts} prompts, {weights / 1e9:.3f} billion weights: cltrain {[round(x, 1) for x in a]} tokens/s, '
               f'transformers {[round(x, 1) for x in b]}, ratio {rows[-1]["ratio"]:.3f}; '
               f'{rows[-1]["bytes_per_second"] / 1e9:.0f} GB/s of {copy / 1e9:.0f}: {rows[-1]["of_copy"]:.3f}', flush=True)

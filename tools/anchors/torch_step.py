@@ -35,9 +35,9 @@ NOMINAL = {'H100': 989.5, 'H200': 989.5, 'A100': 312.0}  # dense 16-bit TFLOP/s 
 
 
 class Block(nn.Module):
-    def __init__(self, width, heads, bias):
+    def __init__(self, width, heads, bias, causal=True):
         super().__init__()
-        self.heads = heads
+        self.heads, self.causal = heads, causal
         self.norm1, self.norm2 = nn.LayerNorm(width, bias=bias), nn.LayerNorm(width, bias=bias)
         self.qkv, self.out = nn.Linear(width, 3 * width, bias=bias), nn.Linear(width, width, bias=bias)
         self.up, self.down = nn.Linear(width, 4 * width, bias=bias), nn.Linear(4 * width, width, bias=bias)
@@ -45,7 +45,7 @@ class Block(nn.Module):
     def forward(self, x):
         batch, seq, width = x.shape
         q, k, v = (t.view(batch, seq, self.heads, -1).transpose(1, 2) for t in self.qkv(self.norm1(x)).chunk(3, dim=-1))
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
         x = x + self.out(mixed.transpose(1, 2).reshape(batch, seq, width))
         return x + self.down(F.gelu(self.up(self.norm2(x))))
 
