@@ -2,6 +2,9 @@
  * with the sum in fp32, of numbers whose products and sums are exact, and gives back its word if every lane is
  * right. Rows name this file after cpu=, without which the instruction would end the process. */
 #pragma OPENCL FP_CONTRACT OFF
+#ifdef CLT_NO_BUILTINS
+#error "an interpreter has no machine instructions"
+#endif
 
 #define WG 8
 

@@ -2,6 +2,9 @@
  *
  * A work-item does n * 16 * 12 of them, each 32 products. Launch: any number of items. Requires: AVX512-BF16. */
 #pragma OPENCL FP_CONTRACT OFF
+#ifdef CLT_NO_BUILTINS
+#error "an interpreter has no machine instructions"
+#endif
 
 #define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); i++)
 
