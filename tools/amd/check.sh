@@ -28,13 +28,13 @@ missing=$(cd tools/amd && python3 -c 'import codeobject; print(codeobject.missin
 "$BUILD/cltrain" devices 2>/dev/null | grep -q '^Platform.*Portable' || leave "PoCL, which records the launches, is not installed"
 export CLTRAIN_CACHE_DIR=${CLTRAIN_CACHE_DIR:-$BUILD/test-cache}
 
-# Prints the first row of each variant table that requires only sizes, which every AMD GPU has, except row $1,
-# which the model cannot use.
+# Prints the first row of each variant table that requires only sizes, which every AMD GPU has, except the rows in $1,
+# a comma list, which the model cannot use.
 rows() {
     local table
     for table in clkernels/*/*.vt; do
         awk -v op="$(basename "$table" .vt)" -v not="${1:-}" '
-            /^#/ || NF < 5 || op "=" $1 == not { next }
+            /^#/ || NF < 5 || index("," not ",", "," op "=" $1 ",") { next }
             { n = split($4, word, ","); ok = 1
               for (i = 1; i <= n; i++) if (word[i] != "-" && word[i] !~ /^(work_group|local_mem)>=|^uses=/) ok = 0
               if (ok) { printf "%s=%s,", op, $1; exit } }' "$table"
@@ -51,7 +51,7 @@ for program in "$BUILD"/test/ops/test_*; do
         { echo "check-amd: recording $name failed: $WORK/$name.log"; failed=1; }
     [ -f "$WORK/records/$name/launches.jsonl" ] || rm -rf "$WORK/records/$name"
 done
-record_step() { # name, golden set, row that the model cannot use, overrides
+record_step() { # name, golden set, rows that the model cannot use, overrides
     local name=$1 set=$2 without=$3
     shift 3
     (cd "test/golden/$set" && CLTRAIN_VARIANT=$(cd ../../.. && rows "$without") "$BUILD/cltrain" train -q --device pocl train.yaml \
@@ -61,12 +61,13 @@ record_step() { # name, golden set, row that the model cannot use, overrides
 }
 rm -rf "$WORK"/run-*
 # Two steps for the chain; single steps with other kernels.
+logits16=loss=wide256 # for 16-bit logits only
 for precision in fp32 exact8; do
-    record_step chain-$precision e2e "" load_path=hf load_weights_only=true max_duration=2ba precision=$precision --record-steps 1:2
+    record_step chain-$precision e2e "$([ $precision != fp32 ] || echo $logits16)" load_path=hf load_weights_only=true max_duration=2ba precision=$precision --record-steps 1:2
 done
 record_step step-bf16 e2e "" precision=amp_bf16
-record_step step-variants mpt-variants norm=wide model.emb_pdrop=0.1
-record_step step-rope mpt-rope ""
+record_step step-variants mpt-variants norm=wide,$logits16 model.emb_pdrop=0.1
+record_step step-rope mpt-rope $logits16
 
 compared=no
 for target in $TARGETS; do
