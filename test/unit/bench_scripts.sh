@@ -12,7 +12,7 @@ done
 
 # A PyTorch that is there, and whose programs fail.
 printf '#!/bin/sh\n[ "$1" = -c ]\n' >"$tmp/python" && chmod +x "$tmp/python"
-for section in gemm fp32 memory eight; do
+for section in gemm fp32 memory eight vit; do
     SECTIONS=$section CLBENCH=true PYTHON=$tmp/python tools/bench_gpu.sh "$tmp/out" >"$log" 2>&1
     [ $? = 1 ] || report "bench_gpu.sh: the other side fails in section $section" 1
 done
@@ -70,8 +70,8 @@ multi() { OUT=$tmp/multi tools/bench_multi.sh --tiny "$@" >"$log" 2>&1; }
 has() { grep -q -- "$1" "$log" || report "bench_multi.sh: no line '$1'" 1; }
 FAIL='' CLTRAIN=$tmp/cltrain PYTHON=$tmp/python multi --parts step125m,step7b
 report "bench_multi.sh: training" $?
-has '^| 125m-16x4 | cltrain | 1 | 0 | 2 x 4 | norms | 150 | .* | 5.00 | .* | 1.000 | 9.000 to 5.000 | - |$'
-has '^| 125m-16x4 | cltrain | 2 | [01] | 2 x 4 | norms | 150 | .* | 0.500 | 9.000 to 5.000 | - |$'
+has '^| 125m-16x4 | cltrain | 1 | 0 | 2 x 4 | none | 150 | .* | 5.00 | .* | 1.000 | 9.000 to 5.000 | - |$'
+has '^| 125m-16x4 | cltrain | 2 | [01] | 2 x 4 | none | 150 | .* | 0.500 | 9.000 to 5.000 | - |$'
 has '^| 125m-16x4 | PyTorch ddp | 2 | 0 | 2 x 4 | none | 100 | .* | 10.500 to 9.500 | - |$'
 has '^| 7b | PyTorch fsdp2 | 2 | 3 | 2 x 1 | .*OutOfMemoryError'
 has '^| 7b | PyTorch fsdp2 | 2 | 3 | 1 x 1 | none | 100 | '
