@@ -46,7 +46,8 @@ steady "recomputation, Lion" mpt-variants pocl 1 "${short[@]}" cltrain.recompute
 large=(model.d_model=1024 load_path=null)
 steady "two ranks, evaluations" e2e pocl 2 "${short[@]}" "${large[@]}" eval_interval=2ba
 steady "fast numerics" mpt-learned pocl 1 "${short[@]}" cltrain.numerics=fast
-steady "amp_bf16, 16-bit weights" mpt-variants pocl 1 "${short[@]}" precision=amp_bf16
+# The plan counts the row of matrix products that needs the most scratch memory: too much for the smallest model.
+steady "amp_bf16, 16-bit weights" mpt-variants pocl 1 "${short[@]}" precision=amp_bf16 load_path=null model.d_model=256
 steady "amp_fp16, two ranks" mpt-learned pocl 2 "${short[@]}" "${large[@]}" precision=amp_fp16
 # Large enough that ranks own similar parts of it; few tokens.
 sharded=("${short[@]}" model.vocab_size=5000 model.d_model=256 model.n_layers=5 load_path=null max_seq_len=16
