@@ -15,7 +15,7 @@
  *                               line of each row of b
  *   -DROWS                      most rows of one item of gemm_rows, a multiple of MR: its unfinished chains
  *                               and the packed rows of a stay in the L2 cache
- *   -DLA                        floats of local memory for A in gemm_columns: a part of the L2 cache
+ *   -DLA                        words of local memory for A in gemm_columns: a part of the L2 cache
  *   -DPAIRS=0|1                 1: a and b are bf16 and are multiplied as such, by vdpbf16ps
  *   -DACT -DGRAD_ACT -DIN_TYPE -DC_TYPE -DAUX_TYPE   gemm_epilogue.clh; packing widens to fp32, unless PAIRS
  *

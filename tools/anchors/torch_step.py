@@ -75,6 +75,15 @@ class Model(nn.Module):
         return self.loss(F.linear(self.norm(x), self.tokens.weight), targets)
 
 
+def rows_of(paths):
+    """The rows of several outputs of `clbench step --json`."""
+    rows = []
+    for path in paths:
+        with open(path, encoding='utf-8') as f:
+            rows += json.load(f)
+    return rows
+
+
 def wait(device):
     if device == 'cuda':
         torch.cuda.synchronize()
@@ -138,10 +147,7 @@ def main():
     parser.add_argument('--peak', type=float, default=0.0, help='TFLOP/s for MFU')
     parser.add_argument('--ours', action='append', default=[], help='output of clbench step --json; may be repeated')
     opt = parser.parse_args()
-    opt.rows = []
-    for path in opt.ours:
-        with open(path, encoding='utf-8') as f:
-            opt.rows += json.load(f)
+    opt.rows = rows_of(opt.ours)
     device = 'cuda' if torch.cuda.is_available() else 'cpu'
     print(f'PyTorch {torch.__version__}, {torch.cuda.get_device_name() if device == "cuda" else "CPU"}, '
           f'{"fp32" if opt.fp32 else "bf16 autocast"}, {"eager" if opt.eager else "torch.compile"}, {"with" if opt.bias else "without"} biases')

@@ -9,14 +9,13 @@ weights, fused AdamW, torch.compile, random images of 224 x 224. --ours: rows of
 precision and batch, whose images per second are printed for comparison.
 """
 import argparse
-import json
 import time
 
 import need_torch  # noqa: F401, before torch
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-from torch_step import Block, wait
+from torch_step import Block, rows_of, wait
 
 # name: width, heads, blocks, patch
 MODELS = {
@@ -99,10 +98,7 @@ def main():
     parser.add_argument('--threads', type=int, default=0)
     parser.add_argument('--ours', action='append', default=[], help='output of clbench step --json; may be repeated')
     opt = parser.parse_args()
-    opt.rows = []
-    for path in opt.ours:
-        with open(path, encoding='utf-8') as f:
-            opt.rows += json.load(f)
+    opt.rows = rows_of(opt.ours)
     if opt.threads:
         torch.set_num_threads(opt.threads)
     device = 'cuda' if torch.cuda.is_available() else 'cpu'
