@@ -108,13 +108,16 @@ clt_status clt_run_join(clt_run *r, const char *command) {
     return clt_run_id(r->group, r->files.run_id);
 }
 
-/* Of all ranks, as the last step knew. */
+/* Of all ranks, as the last step knew. A fast store can have delivered everything while kernels were
+ * compiled. */
 static void say_stalls(const clt_run *r) {
-    char waited[32];
-    if (!r->train || !(r->pace.stall_seconds > 0)) return;
-    clt_info("data: %.1f MiB fetched; training waited %s for them%s", (double)r->pace.fetched / (1 << 20),
-             clt_human_seconds(r->pace.stall_seconds, waited),
-             clt_group_size(r->group) > 1 ? " on the rank that waited longest" : "");
+    char seconds[32], waited[64] = "did not wait";
+    if (!r->train || !(r->pace.fetched > 0 || r->pace.stall_seconds > 0)) return;
+    if (r->pace.stall_seconds > 0)
+        snprintf(waited, sizeof waited, "waited %s", clt_human_seconds(r->pace.stall_seconds, seconds));
+    clt_info("data: %.1f MiB fetched; training %s for them%s", (double)r->pace.fetched / (1 << 20), waited,
+             r->pace.stall_seconds > 0 && clt_group_size(r->group) > 1 ? " on the rank that waited longest"
+                                                                       : "");
 }
 
 static void say_traffic(const clt_run *r) {
