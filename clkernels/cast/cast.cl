@@ -9,8 +9,8 @@
 #if LANES == 16
 #define FULL(c, end) (c + 16 <= end)
 #define NARROW(fn, c)                                                                                        \
-    vstore16(convert_ushort16(CLT_PASTE(fn, 16)(vload16(0, src + c))), 0, dst + c)
-#define WIDEN(fn, c) vstore16(CLT_PASTE(fn, 16)(convert_uint16(vload16(0, src + c))), 0, dst + c)
+    CLT_VSTORE16(ushort, convert_ushort16(CLT_PASTE(fn, 16)(vload16(0, src + c))), dst + c)
+#define WIDEN(fn, c) CLT_VSTORE16(float, CLT_PASTE(fn, 16)(convert_uint16(vload16(0, src + c))), dst + c)
 #elif LANES == 8
 #define FULL(c, end) 1
 #define NARROW(fn, c) CLT_STORE8(CLT_PASTE(TYPE_OF_, fn), CLT_LOAD8(0, src + c), dst + c)

@@ -97,7 +97,7 @@ static inline float16 pairs16(ushort16 first, ushort16 second, bool both)
 static inline float16 cells16(__global const clt_gemm_in *p, size_t ld, bool both)
 {
     __global const clt_gemm_in *next = p + (both ? ld : 0);
-    return pairs16(*(__global const unaligned16s *)p, *(__global const unaligned16s *)next, both);
+    return pairs16(CLT_AT16(__global const, ushort, p), CLT_AT16(__global const, ushort, next), both);
 }
 static inline float8 cells8(__global const clt_gemm_in *p, size_t ld, bool both)
 {

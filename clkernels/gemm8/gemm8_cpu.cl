@@ -85,7 +85,7 @@ __kernel CLT_ONE_ITEM void gemm8_pack_a(uint first, uint m, uint blocks, uint ti
                 __global int *at = to + (i * 16 + j) * MR;
                 const int16 x = NARROW == 4 ? v ^ (int16)(0x80808080u) : v;
 #if MR > 8
-                vstore16(x, 0, at);
+                CLT_AT16(__global, int, at) = x;
 #else
                 vstore8(x.lo, 0, at);
 #endif
@@ -113,7 +113,7 @@ static inline void pack_b(b_panel to, __global const char *b, size_t ldb, __glob
             for (int i = 0; i < STEPS / 16; i++) {
                 float16 r[16];
                 turn_ints(r, row, block * BLOCK, i);
-                EACH(j, 16) vstore16(as_int16(r[j]), 0, to.q + (block * STEPS + i * 16 + j) * NR + h);
+                EACH(j, 16) CLT_AT16(__local, int, to.q + (block * STEPS + i * 16 + j) * NR + h) = as_int16(r[j]);
             }
         }
     }
@@ -129,8 +129,8 @@ static inline void pack_b(b_panel to, __global const char *b, size_t ldb, __glob
         }
         __global const float *from = b_scale + block * ld_b_scale;
         for (size_t j = 0; j < NR; j += 16)
-            vstore16(tile > 1 ? (float16)(from[column / tile]) : clt_load16(from + column + j, clt_above(left, j)), 0,
-                     to.scale + block * NR + j);
+            AT16(__local, to.scale + block * NR + j) =
+                tile > 1 ? (float16)(from[column / tile]) : clt_load16(from + column + j, clt_above(left, j));
     }
 }
 
@@ -149,8 +149,8 @@ typedef struct {
 } tile_place;
 #define WIDTH(at, j) min((at).columns - (j), (size_t)16)
 
-/* chain = fma(sum, scale of a * scale of b, chain) for one block */
-static inline void add_block(__local float *chain, __global const int *a, b_panel b)
+/* chain = fma(sum, scale of a * scale of b, chain) for one block; a chain that `starts` here is +0 before. */
+static inline void add_block(__local float *chain, __global const int *a, b_panel b, bool starts)
 {
     clt_ints acc[MR][NV];
     EACH(i, MR) EACH(j, NV) acc[i][j] = CLT_INTS_AT(__local, b.start + LANES * j);
@@ -168,35 +168,37 @@ static inline void add_block(__local float *chain, __global const int *a, b_pane
             EACH(j, NV) acc[i][j] = clt_dot(acc[i][j], av, bv[j]);
         }
     }
-    EACH(i, MR)
-    {
-        const clt_floats sa = (clt_floats)(as_float(a[i]));
-        EACH(j, NV)
-        {
-            __local float *to = chain + i * NR + LANES * j;
-            const clt_floats s = sa * CLT_FLOATS_AT(__local, b.scale + LANES * j);
-            CLT_FLOATS_AT(__local, to) = fma(clt_to_floats(acc[i][j]), s, CLT_FLOATS_AT(__local, to));
-        }
+#define ADD_TO(OLD)                                                                                                    \
+    EACH(i, MR)                                                                                                        \
+    {                                                                                                                  \
+        const clt_floats sa = (clt_floats)(as_float(a[i]));                                                            \
+        EACH(j, NV)                                                                                                    \
+        {                                                                                                              \
+            __local float *to = chain + i * NR + LANES * j;                                                            \
+            const clt_floats s = sa * CLT_FLOATS_AT(__local, b.scale + LANES * j);                                     \
+            CLT_FLOATS_AT(__local, to) = fma(clt_to_floats(acc[i][j]), s, OLD);                                        \
+        }                                                                                                              \
     }
+    if (starts) {
+        ADD_TO((clt_floats)(0.0f))
+    } else {
+        ADD_TO(CLT_FLOATS_AT(__local, to))
+    }
+#undef ADD_TO
 }
 
 static inline void load_chain(__local float *chain, __global const float *part, size_t ld, tile_place at)
 {
     for (size_t i = 0; i < at.rows; i++)
         for (size_t j = 0; j < at.columns; j += 16)
-            vstore16(clt_load16(part + (at.row + i) * ld + at.column + j, WIDTH(at, j)), 0, chain + i * NR + j);
-}
-
-static inline void clear_chain(__local float *chain)
-{
-    EACH(i, MR * NR / 16) vstore16((float16)(0.0f), i, chain);
+            AT16(__local, chain + i * NR + j) = clt_load16(part + (at.row + i) * ld + at.column + j, WIDTH(at, j));
 }
 
 static inline void store_chain(__local const float *chain, __global float *part, size_t ld, tile_place at)
 {
     for (size_t i = 0; i < at.rows; i++)
         for (size_t j = 0; j < at.columns; j += 16)
-            clt_store16(vload16(0, chain + i * NR + j), part + (at.row + i) * ld + at.column + j, WIDTH(at, j));
+            clt_store16(AT16(__local const, chain + i * NR + j), part + (at.row + i) * ld + at.column + j, WIDTH(at, j));
 }
 
 /* Ended chains to c. With FORM 1 the flag CLT_EP_ACCUMULATE says whether c holds a sum already. */
@@ -204,7 +206,7 @@ static inline void finish_chain(__local const float *chain, const clt_gemm_ep *e
 {
     for (size_t i = 0; i < at.rows; i++)
         for (size_t j = 0; j < at.columns; j += 16) {
-            const float16 v = vload16(0, chain + i * NR + j);
+            const float16 v = AT16(__local const, chain + i * NR + j);
 #if FORM == 0
             clt_ep_lanes16(ep, v, at.row + i, at.column + j, WIDTH(at, j));
 #else
@@ -242,11 +244,9 @@ gemm8_rows(uint m, uint n, uint blocks, uint group_blocks, uint panels_each, uin
                 for (size_t j = 0; j < NR; j += 16) REQUEST(ep.c + (at.row + i) * ep.ldc + column + j, 1);
             for (size_t block = 0; block < blocks; block++, a += A_BLOCK) {
                 const b_panel here = {q + block * STEPS * NR, start + block * NR, scale + block * NR};
-                if (block == 0 && continues)
-                    load_chain(chain, part, ldpart, at);
-                else if (block % group_blocks == 0)
-                    clear_chain(chain);
-                add_block(chain, a, here);
+                const bool goes_on = block == 0 && continues;
+                if (goes_on) load_chain(chain, part, ldpart, at);
+                add_block(chain, a, here, !goes_on && block % group_blocks == 0);
                 if ((block + 1) % group_blocks != 0 || !ends) continue;
                 finish_chain(chain, &ep, at);
                 ep.flags |= CLT_EP_ACCUMULATE;

@@ -21,8 +21,8 @@ static inline float row_max(__global elem *x, size_t n, float scale, float cap) 
         m0 = larger(first_z(CLT_LOAD16(TYPE, x + i, 16), scale, cap, &t0), m0);
         m1 = larger(first_z(CLT_LOAD16(TYPE, x + i + 16, 16), scale, cap, &t1), m1);
 #if SOFTCAP && KEEP
-        vstore16(t0, 0, x + i);
-        vstore16(t1, 0, x + i + 16);
+        CLT_VSTORE16(float, t0, x + i);
+        CLT_VSTORE16(float, t1, x + i + 16);
 #endif
     }
     m0 = larger(m0, m1);
@@ -48,7 +48,7 @@ static inline float row_max(__global elem *x, size_t n, float scale, float cap) 
 static inline float16 exponential(__global elem *x, float m, float scale, float cap) {
     const float16 e = clt_exp16(second_z(CLT_LOAD16(TYPE, x, 16), scale, cap) - m);
 #if KEEP && !SOFTCAP
-    vstore16(e, 0, x);
+    CLT_VSTORE16(float, e, x);
 #endif
     return e;
 }

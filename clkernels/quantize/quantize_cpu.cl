@@ -55,10 +55,16 @@ static inline float16 load_x(const patch *p, size_t r, int v, bool whole)
 }
 
 #if VALUES
+#if X_TYPE == 0
+#define VALUES_AT(p) CLT_AT16(__local, float, p)
+#else
+#define VALUES_AT(p) CLT_AT16(__local, ushort, p)
+#endif
+
 static inline float16 load_part(const patch *p, size_t r, int v, bool whole)
 {
     if (!whole && r >= p->height) return (float16)(0.0f);
-    return CLT_WIDEN16(X_TYPE, vload16(0, p->values + r * BLOCK + 16 * v));
+    return CLT_WIDEN16(X_TYPE, VALUES_AT(p->values + r * BLOCK + 16 * v));
 }
 
 /* Fills the patch's values, with +0 outside of x, and stores them to y. */
@@ -76,7 +82,7 @@ static inline void make_values(const patch *p, value_place to, bool whole)
             float16 y = clt_value16(x, x);
 #endif
             if (n < 16) y = lane < (int16)((int)n) ? y : (float16)(0.0f);
-            vstore16(CLT_ROUND16(X_TYPE, y), 0, p->values + r * BLOCK + 16 * v);
+            VALUES_AT(p->values + r * BLOCK + 16 * v) = CLT_ROUND16(X_TYPE, y);
 #if KEEP_Y
             CLT_STORE16(X_TYPE, y, to.y + r * to.ldy + 16 * v, n);
 #endif
@@ -112,7 +118,7 @@ static inline uint find_largest(const patch *p, patch_state s, bool whole)
     }
     EACH(v, V)
     {
-        vstore16(down[v], v, s.col_scale);
+        CLT_AT16(__local, uint, s.col_scale + 16 * v) = down[v];
         all = LARGER(all, down[v]);
     }
     return largest(all);
@@ -152,7 +158,7 @@ static inline void round_rows(const patch *p, patch_state s, size_t r, uint flag
             const float16 down = vload16(v, s.col_inverse);
             uint16 word = (uint16)(0u);
             EACH(i, 4) word |= (clt_block8_word16(x[i], down) & 255u) << (uint)(8 * i);
-            vstore16(word, 0, s.turned + r / 4 * BLOCK + 16 * v);
+            CLT_AT16(__local, uint, s.turned + r / 4 * BLOCK + 16 * v) = word;
         }
     }
 }
@@ -163,8 +169,13 @@ static inline void store_turned(const patch *p, patch_state s, __global char *t,
     float16 w[16];
     EACH(i, 16) w[i] = as_float16(vload16(0, s.turned + (row / 4 + i) * BLOCK + column));
     transpose16(w);
-    EACH(i, 16)
-    if (column + i < p->width) AT16(__global, (__global float *)(t + (column + i) * ldt + row)) = w[i];
+    t += column * ldt + row;
+    if (column + 16 <= p->width) {
+        EACH(i, 16) AT16(__global, (__global float *)(t + i * ldt)) = w[i];
+    } else {
+        EACH(i, 16)
+        if (column + i < p->width) AT16(__global, (__global float *)(t + i * ldt)) = w[i];
+    }
 }
 
 static inline void round_patch(const patch *p, patch_state s, uint flags, __global char *q, size_t ldq, bool whole)

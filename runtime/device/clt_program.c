@@ -211,11 +211,19 @@ static bool build_declared(clt_device *dev, const char *source, const char *opti
     char *more = clt_format("%s -D_OPENCL_H_", options);
     e = run_build(dev, p, more, quiet);
     clt_free(more);
-    if (e == CL_SUCCESS)
+    if (e == CL_SUCCESS) {
         *out = p;
-    else
-        clReleaseProgram(p);
-    return e == CL_SUCCESS;
+        return true;
+    }
+    char *log = build_log(dev, p);
+    clt_str errors = {0};
+    first_errors(&errors, log);
+    clt_debug("a program does not build with the short declarations (include/clt_builtins.clh):%s",
+              errors.s ? errors.s : " the driver does not say why");
+    clt_str_free(&errors);
+    clt_free(log);
+    clReleaseProgram(p);
+    return false;
 }
 
 /* One attempt to build; *text: the rewritten PTX of a second pass. */
