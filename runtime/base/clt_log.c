@@ -3,6 +3,7 @@
 #include "runtime/base/clt_hash.h"
 #include "runtime/base/clt_io.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -15,7 +16,22 @@ static struct {
     clt_color_mode color;
     bool bar_shown;
     double bar_time;
+    FILE *kept; /* clt_log_keep_stderr */
 } terminal;
+
+static FILE *stream(void) {
+    return terminal.kept ? terminal.kept : stderr;
+}
+
+void clt_log_keep_stderr(void) {
+    if (terminal.kept) return;
+    const int fd = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
+    terminal.kept = fd >= 0 ? fdopen(fd, "w") : NULL;
+    if (terminal.kept)
+        setvbuf(terminal.kept, NULL, _IONBF, 0);
+    else if (fd >= 0)
+        close(fd);
+}
 
 static clt_logger *logger(void) {
     return &clt_context_current()->log;
@@ -53,7 +69,7 @@ void clt_log_set_file(clt_file *f) {
 
 static void erase_bar(void) {
     if (!terminal.bar_shown) return;
-    fputs("\r\033[K", stderr);
+    fputs("\r\033[K", stream());
     terminal.bar_shown = false;
 }
 
@@ -61,9 +77,9 @@ static const char *const labels[] = {"error: ", "warning: ", "", "debug: "};
 
 static void print_terminal(clt_log_level level, const char *prefix, const char *since, const char *text) {
     static const char *const paint[] = {"\033[1;31m", "\033[1;33m", "", "\033[2m"};
-    const bool color = clt_color(stderr) && paint[level][0];
+    const bool color = clt_color(stream()) && paint[level][0];
     erase_bar();
-    fprintf(stderr, "%s%s%s%s%s%s\n", prefix, color ? paint[level] : "", labels[level],
+    fprintf(stream(), "%s%s%s%s%s%s\n", prefix, color ? paint[level] : "", labels[level],
             color ? "\033[0m" : "", since, text);
 }
 
@@ -143,7 +159,7 @@ bool clt_progress_active(void) {
     static int active = -1;
     if (active < 0) {
         const char *term = clt_env(CLT_ENV_TERM);
-        active = isatty(2) && !(term && strcmp(term, "dumb") == 0) && !clt_env(CLT_ENV_CI);
+        active = isatty(fileno(stream())) && !(term && strcmp(term, "dumb") == 0) && !clt_env(CLT_ENV_CI);
     }
     const clt_context *c = clt_context_current();
     return active && c->process && c->log.rank == 0;
@@ -155,7 +171,7 @@ void clt_progress(bool force, const char *fmt, ...) {
     if (!force && now - terminal.bar_time < 0.1) return;
     terminal.bar_time = now;
     struct winsize ws;
-    int width = ioctl(2, TIOCGWINSZ, &ws) == 0 && ws.ws_col > 0 ? ws.ws_col : 120;
+    int width = ioctl(fileno(stream()), TIOCGWINSZ, &ws) == 0 && ws.ws_col > 0 ? ws.ws_col : 120;
     char line[1024];
     va_list ap;
     va_start(ap, fmt);
@@ -163,8 +179,8 @@ void clt_progress(bool force, const char *fmt, ...) {
     va_end(ap);
     if (width - 1 < (int)sizeof line) line[width - 1] = 0;
     pthread_mutex_lock(&logger()->lock);
-    fprintf(stderr, "\r%s\033[K", line);
-    fflush(stderr);
+    fprintf(stream(), "\r%s\033[K", line);
+    fflush(stream());
     terminal.bar_shown = true;
     pthread_mutex_unlock(&logger()->lock);
 }
@@ -173,7 +189,7 @@ void clt_progress_end(void) {
     clt_logger *l = logger();
     if (!clt_context_current()->process) return;
     pthread_mutex_lock(&l->lock);
-    if (terminal.bar_shown) fputc('\n', stderr);
+    if (terminal.bar_shown) fputc('\n', stream());
     terminal.bar_shown = false;
     pthread_mutex_unlock(&l->lock);
 }

@@ -56,6 +56,11 @@ void clt_log_release(const bool drop[CLT_LOG_HELD]);
 struct clt_file; /* clt_io.h */
 void clt_log_set_file(struct clt_file *f);
 
+/* From now on messages and the progress line go to a copy of the descriptor that stderr has now, so that they
+ * appear while stderr is replaced (clt_quiet.h). If it cannot be copied, they go to stderr as before. Later
+ * calls have no effect. Call it before there are other threads. */
+void clt_log_keep_stderr(void);
+
 /* Redraws the progress line on stderr, cut to the terminal's width; printf format, no newline. Does nothing
  * if clt_progress_active is false, or, unless `force`, if the last call that drew is less than 0.1 s ago. */
 void clt_progress(bool force, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

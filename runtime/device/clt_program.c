@@ -201,15 +201,14 @@ cl_int clt_build_passes(clt_device *dev, cl_program *p, const char *source, cons
 /* For the quirk slow_declarations: defines the guard of clang's opencl-c.h, which PoCL's own headers test
  * too, so that the driver does not read its declarations, and puts a short list of ours before the source.
  * False: the program needs more than that, and is built without this. */
-static bool build_declared(clt_device *dev, const char *source, const char *options, bool quiet,
-                           cl_program *out) {
+static bool build_declared(clt_device *dev, const char *source, const char *options, cl_program *out) {
     const char *text[] = {clt_kernel_text("include/clt_builtins.clh"), source};
     cl_int e;
     if (!text[0]) return false;
     cl_program p = clCreateProgramWithSource(dev->context, 2, text, NULL, &e);
     if (e != CL_SUCCESS) return false;
     char *more = clt_format("%s -D_OPENCL_H_", options);
-    e = run_build(dev, p, more, quiet);
+    e = run_build(dev, p, more, true);
     clt_free(more);
     if (e == CL_SUCCESS) {
         *out = p;
@@ -229,7 +228,7 @@ static bool build_declared(clt_device *dev, const char *source, const char *opti
 /* One attempt to build; *text: the rewritten PTX of a second pass. */
 static cl_int build_once(clt_device *dev, const char *source, const char *options, bool quiet, cl_program *p,
                          char **text) {
-    if (dev->declares && build_declared(dev, source, options, quiet, p)) return CL_SUCCESS;
+    if (dev->declares && build_declared(dev, source, options, p)) return CL_SUCCESS;
     cl_int e;
     *p = clCreateProgramWithSource(dev->context, 1, &source, NULL, &e);
     if (e != CL_SUCCESS) return e;

@@ -1,24 +1,25 @@
 /* clt_quiet: stderr while a driver compiles what may fail.
  *
  * Some drivers write their compiler's errors to stderr besides the build log. Where the program only tries
- * whether something builds (probes, variants of kernels) they would look like errors of the run. Stderr
- * belongs to the process, so it is replaced only in a process that is cltrain's own: main says so by
- * clt_device_helper_main. In a program that embeds the library nothing is replaced, and the driver's text
- * appears.
+ * whether something builds (probes, variants of kernels, short declarations) they would look like errors of
+ * the run. Stderr belongs to the process, so it is replaced only in a process that is cltrain's own: main
+ * says so by clt_device_helper_main. In a program that embeds the library nothing is replaced, and the
+ * driver's text appears. Messages of clt_log go to the real stderr at any time, from any thread.
  *
  * A compiler may also end the process: LLVM calls exit when a disk is full. The reason is then the last line
  * that was caught, and it is printed. */
 #ifndef CLT_QUIET_H
 #define CLT_QUIET_H
 
-/* Allows this process to replace stderr from now on, and installs a handler at exit that prints what would be
- * lost if the process exits between begin and end. Later calls have no effect. */
+/* Allows this process to replace stderr from now on: messages of clt_log get a stream of their own
+ * (clt_log_keep_stderr), and a handler at exit names the driver that ended the process. Later calls have no
+ * effect. */
 void clt_quiet_allow(void);
 
-/* Between begin and end, what any thread of the process writes to stderr is dropped. The thread that called
- * begin must call end; pairs must not nest. A second thread waits in begin until the first has called end.
- * device: its name, for the message if the driver ends the process; must stay valid until end. Without
- * clt_quiet_allow they do nothing. If stderr cannot be replaced, it stays as it is. */
+/* Between begin and end, what is written to stderr by other means than clt_log is dropped, in all threads.
+ * The thread that called begin must call end; a thread's pairs must not nest, those of several threads may
+ * overlap. device: its name, for the message if the driver ends the process; must stay valid until end.
+ * Without clt_quiet_allow they do nothing. If stderr cannot be replaced, it stays as it is. */
 void clt_quiet_begin(const char *device);
 void clt_quiet_end(void);
 

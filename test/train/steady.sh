@@ -48,6 +48,9 @@ steady "two ranks, evaluations" e2e pocl 2 "${short[@]}" "${large[@]}" eval_inte
 steady "fast numerics" mpt-learned pocl 1 "${short[@]}" cltrain.numerics=fast
 # The plan counts the row of matrix products that needs the most scratch memory: too much for the smallest model.
 steady "amp_bf16, 16-bit weights" mpt-variants pocl 1 "${short[@]}" precision=amp_bf16 load_path=null model.d_model=256
+for precision in exact8 amp_fp8; do
+    steady "$precision" mpt-variants pocl 1 "${short[@]}" precision=$precision load_path=null model.d_model=256
+done
 steady "amp_fp16, two ranks" mpt-learned pocl 2 "${short[@]}" "${large[@]}" precision=amp_fp16
 # Large enough that ranks own similar parts of it; few tokens.
 sharded=("${short[@]}" model.vocab_size=5000 model.d_model=256 model.n_layers=5 load_path=null max_seq_len=16
