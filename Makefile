@@ -4,7 +4,8 @@
 #   make check    installs missing packages, builds, runs every test
 #
 # Sources are found by folder: a new .c file in a layer's folder, a test/<folder>/test_*.c or a .cl file needs
-# no change here. Variables: BUILD=folder, CC=clang, MPICC=another MPI's mpicc,
+# no change here. Variables: BUILD=folder, CC=clang, HOSTCC=gcc (where CC compiles for another architecture: for the
+# program that runs during the build), MPICC=another MPI's mpicc,
 # SANITIZE=address|undefined|thread, WERROR=0, DEBUG=1, CURL=0 (without object stores: no libcurl, no expat), IMAGES=0
 # (without pictures: no libjpeg, no libpng; the default where pkg-config does not find them), URING=0 (threads instead of
 # io_uring for offload to files: no liburing; the default likewise), HWLOC=0 (cltrain launch does not know NUMA nodes and
@@ -12,6 +13,7 @@
 
 BUILD ?= build
 CC ?= gcc
+HOSTCC ?= $(CC)
 MPICC ?= mpicc
 DEBUG ?= 0
 WERROR ?= 1
@@ -163,7 +165,7 @@ $(BUILD)/obj/gen/kernels.o: $(BUILD)/gen/kernels.c
 	@$(CC) $(CFLAGS) -c -o $@ $<
 $(BUILD)/embed: tools/build/embed.c
 	@mkdir -p $(@D)
-	@$(CC) -std=c11 -O1 -Wall -Wextra -o $@ $<
+	@$(HOSTCC) -std=c11 -O1 -Wall -Wextra -o $@ $<
 
 # The build is a separate make, because the packages that setup installs change the flags above.
 setup:

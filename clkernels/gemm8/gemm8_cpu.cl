@@ -6,8 +6,8 @@
  * for all k of the launch, so it is read once from memory and never written back. Both carry the scales of
  * their rows. After each block the tile's sums are scaled and added to its chains, which lie in local memory.
  *
- * vpdpbusd multiplies unsigned by signed bytes. So A holds a + 128, and sums start from -128 times the block's
- * sum of b, which packing b makes with the same instruction.
+ * vpdpbusd multiplies unsigned by signed bytes. So A holds a + OFFSET, 128 for it and 0 for others, and sums start
+ * from -OFFSET times the block's sum of b, which packing b makes with the same instruction.
  *
  *   -DDOT       gemm8_dot.clh: the instruction
  *   -DMR -DNV   register tile: MR at most 16, NR a multiple of 16
@@ -83,7 +83,7 @@ __kernel CLT_ONE_ITEM void gemm8_pack_a(uint first, uint m, uint blocks, uint ti
             {
                 const int16 v = as_int16(r[j]);
                 __global int *at = to + (i * 16 + j) * MR;
-                const int16 x = NARROW == 4 ? v ^ (int16)(0x80808080u) : v;
+                const int16 x = OFFSET ? v ^ (int16)(0x80808080u) : v;
 #if MR > 8
                 CLT_AT16(__global, int, at) = x;
 #else
@@ -121,11 +121,11 @@ static inline void pack_b(b_panel to, __global const char *b, size_t ldb, __glob
         EACH(j, NV)
         {
             clt_ints sum = (clt_ints)(0);
-#if NARROW == 4
+#if OFFSET
             for (int step = 0; step < STEPS; step++)
                 sum = clt_dot(sum, (clt_ints)(0x01010101), CLT_INTS_AT(__local, to.q + (block * STEPS + step) * NR + LANES * j));
 #endif
-            CLT_INTS_AT(__local, to.start + block * NR + LANES * j) = sum * -128;
+            CLT_INTS_AT(__local, to.start + block * NR + LANES * j) = sum * -OFFSET;
         }
         __global const float *from = b_scale + block * ld_b_scale;
         for (size_t j = 0; j < NR; j += 16)

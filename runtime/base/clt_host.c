@@ -5,6 +5,7 @@
 #endif
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <unistd.h>
 
 #include "runtime/base/clt_base.h"
@@ -91,9 +92,11 @@ int clt_host_has(const char *instructions) {
     if (!strcmp(instructions, "avx512vnni")) return __builtin_cpu_supports("avx512vnni") != 0;
     if (!strcmp(instructions, "avx512bf16")) return __builtin_cpu_supports("avx512bf16") != 0;
     if (!strcmp(instructions, "avxvnni")) return has_avx_vnni();
-    return -1;
-#else
-    (void)instructions;
-    return 0;
+#elif defined(__aarch64__)
+    if (!strcmp(instructions, "dotprod")) return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
 #endif
+    static const char *const names[] = {"avx2", "avx512bw", "avx512vnni", "avx512bf16", "avxvnni", "dotprod"};
+    for (size_t i = 0; i < CLT_COUNT_OF(names); i++)
+        if (!strcmp(instructions, names[i])) return 0; /* of another architecture */
+    return -1;
 }

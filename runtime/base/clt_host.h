@@ -15,7 +15,8 @@ uint64_t clt_host_memory_under(const char *root);
  * (AVX), 128. */
 int clt_host_vector_bits(void);
 /* Whether the processor and the system have a set of vector instructions: 1, 0, or -1 for an unknown name.
- * Names are gcc's: avx2, avx512bw, avx512vnni, avx512bf16, avxvnni. On other architectures 0 for any name. */
+ * Names are gcc's: avx2, avx512bw, avx512vnni, avx512bf16, avxvnni, and dotprod on 64-bit ARM. Those of
+ * another architecture give 0. */
 int clt_host_has(const char *instructions);
 
 #endif

@@ -32,7 +32,8 @@ static int64_t launch_k(const clt_variant *v, const clt_gemm8_params *p) {
 
 static void plan_sizes(const clt_variant *v, const clt_gemm8_params *p, cpu_plan *plan) {
     const long dot = clt_variant_param(v, "DOT", 0); /* gemm8_dot.clh */
-    const int64_t lanes = dot == 2 || dot == 4 ? 8 : 16, narrow = dot == 1 || dot == 2 ? 4 : 2;
+    static const struct { int64_t lanes, narrow; } of[] = {{16, 2}, {16, 4}, {8, 4}, {16, 2}, {8, 2}, {4, 4}};
+    const int64_t lanes = of[dot].lanes, narrow = of[dot].narrow;
     *plan = (cpu_plan){.mr = clt_variant_param(v, "MR", 6), .block = p->a.block, .k = launch_k(v, p)};
     plan->nr = lanes * clt_variant_param(v, "NV", 2);
     plan->a_block = (plan->block / narrow + 1) * plan->mr * 4;
