@@ -33,6 +33,11 @@ void clt_log_keep_stderr(void) {
         close(fd);
 }
 
+void clt_log_follow_stderr(void) {
+    if (terminal.kept) fclose(terminal.kept);
+    terminal.kept = NULL;
+}
+
 static clt_logger *logger(void) {
     return &clt_context_current()->log;
 }

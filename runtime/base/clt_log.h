@@ -58,8 +58,11 @@ void clt_log_set_file(struct clt_file *f);
 
 /* From now on messages and the progress line go to a copy of the descriptor that stderr has now, so that they
  * appear while stderr is replaced (clt_quiet.h). If it cannot be copied, they go to stderr as before. Later
- * calls have no effect. Call it before there are other threads. */
+ * calls have no effect. Call it before there are other threads, and after descriptors are closed that the
+ * process does not know. */
 void clt_log_keep_stderr(void);
+/* They go to stderr again: for a child process that gets another stderr. */
+void clt_log_follow_stderr(void);
 
 /* Redraws the progress line on stderr, cut to the terminal's width; printf format, no newline. Does nothing
  * if clt_progress_active is false, or, unless `force`, if the last call that drew is less than 0.1 s ago. */

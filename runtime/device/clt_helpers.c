@@ -93,6 +93,7 @@ static int serve(char **argv) {
     for (int fd = STDERR_FILENO + 1; fd < 1024; fd++) close(fd); /* what drivers left open */
     signal(SIGINT, SIG_IGN);                                     /* from the terminal: the parent decides */
     signal(SIGTERM, SIG_IGN);
+    clt_quiet_allow();
     clt_error_quiet(true); /* the parent builds again what fails here, and prints the message */
     clt_device *dev;
     const clt_helpers_params p = {.platform = atoi(argv[2]),
@@ -113,11 +114,11 @@ static int serve(char **argv) {
 }
 
 bool clt_device_helper_main(int argc, char **argv, int *code) {
-    clt_quiet_allow();
     if (argc == 7 && !strcmp(argv[1], WORD)) {
         *code = serve(argv);
         return true;
     }
+    clt_quiet_allow();
     size_t n = 0;
     while (environ[n]) n++;
     clean_environ = clt_calloc(n + 1, sizeof *clean_environ); /* never freed */

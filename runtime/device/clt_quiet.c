@@ -28,7 +28,8 @@ static void restore(void) {
     quiet.text = quiet.saved = -1;
 }
 
-/* The process ends while stderr is replaced. If the compiler ended it, the last line is the reason. */
+/* The process ends while stderr is replaced: by the compiler, whose last line is the reason, or by another
+ * thread, whose last words must not be lost. */
 static void at_exit(void) {
     char text[4096];
     pthread_mutex_lock(&lock);
@@ -43,6 +44,8 @@ static void at_exit(void) {
     if (compiling)
         clt_error(CLT_FAIL, "the driver of %s ended the program while it compiled%s%s", compiling,
                   *text ? ": " : "", line ? line + 1 : text);
+    else if (*text)
+        fprintf(stderr, "%s\n", text);
 }
 
 void clt_quiet_allow(void) {

@@ -12,8 +12,8 @@
 #define CLT_QUIET_H
 
 /* Allows this process to replace stderr from now on: messages of clt_log get a stream of their own
- * (clt_log_keep_stderr), and a handler at exit names the driver that ended the process. Later calls have no
- * effect. */
+ * (clt_log_keep_stderr), and a handler at exit names the driver that ended the process, or prints what
+ * another thread wrote before it ended the process. Later calls have no effect. */
 void clt_quiet_allow(void);
 
 /* Between begin and end, what is written to stderr by other means than clt_log is dropped, in all threads.

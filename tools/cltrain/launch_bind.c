@@ -68,6 +68,7 @@ static void silence(void) {
     const int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
     dup2(null, STDOUT_FILENO);
     dup2(null, STDERR_FILENO);
+    clt_log_follow_stderr();
 }
 
 /* examine in a child process: opening drivers leaves threads behind, which would disturb the launcher, and
