@@ -170,7 +170,7 @@ static inline void store_turned(const patch *p, patch_state s, __global char *t,
     EACH(i, 16) w[i] = as_float16(vload16(0, s.turned + (row / 4 + i) * BLOCK + column));
     transpose16(w);
     t += column * ldt + row;
-    if (column + 16 <= p->width) {
+    if (column + 16 <= p->width) { /* with a condition per row the vectors would be stored in quarters */
         EACH(i, 16) AT16(__global, (__global float *)(t + i * ldt)) = w[i];
     } else {
         EACH(i, 16)

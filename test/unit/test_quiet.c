@@ -1,6 +1,5 @@
-/* Stderr while a driver compiles: what the driver prints is dropped, messages of every thread appear, and a
- * driver that ends the process is named with its last line. Each case runs in a child process, whose stderr
- * is a pipe. */
+/* Stderr while drivers compile in two threads: what they print is dropped, messages of both threads appear.
+ * In a child process, whose stderr is a pipe. The end of the process during a build: test_device_cache. */
 #include "test/test_util.h"
 
 #include <pthread.h>
@@ -72,63 +71,9 @@ static void drops_the_drivers_text_alone(void **state) {
                               "warning: later message\nafter\n");
 }
 
-static void exits_in_the_driver(void) {
-    clt_quiet_allow();
-    clt_quiet_begin("a device");
-    driver_says("first line");
-    driver_says("LLVM ERROR: no space left");
-    exit(1);
-}
-
-static void names_the_driver_that_exits(void **state) {
-    (void)state;
-    char text[1024];
-    assert_int_equal(run_child(exits_in_the_driver, text, sizeof text), 1);
-    assert_string_equal(text, "error: the driver of a device ended the program while it compiled: "
-                              "LLVM ERROR: no space left\n");
-}
-
-static void *exits(void *arg) {
-    (void)arg;
-    clt_warn("the reason");
-    driver_says("last words"); /* of a library, say */
-    exit(3);
-}
-
-static void exits_beside_the_driver(void) {
-    pthread_t thread;
-    clt_quiet_allow();
-    clt_quiet_begin("a device");
-    if (pthread_create(&thread, NULL, exits, NULL)) _exit(9);
-    pthread_join(thread, NULL);
-}
-
-static void blames_no_driver_for_another_threads_exit(void **state) {
-    (void)state;
-    char text[1024];
-    assert_int_equal(run_child(exits_beside_the_driver, text, sizeof text), 3);
-    assert_string_equal(text, "warning: the reason\nlast words\n");
-}
-
-static void embedded(void) {
-    clt_quiet_begin("a device");
-    driver_says("shown");
-    clt_quiet_end();
-}
-
-static void replaces_nothing_without_leave(void **state) {
-    (void)state;
-    char text[1024];
-    assert_int_equal(run_child(embedded, text, sizeof text), 0);
-    assert_string_equal(text, "shown\n");
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(drops_the_drivers_text_alone),
-        cmocka_unit_test(names_the_driver_that_exits),
-        cmocka_unit_test(blames_no_driver_for_another_threads_exit),
-        cmocka_unit_test(replaces_nothing_without_leave),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

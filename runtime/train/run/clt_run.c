@@ -113,11 +113,11 @@ clt_status clt_run_join(clt_run *r, const char *command) {
 static void say_stalls(const clt_run *r) {
     char seconds[32], waited[64] = "did not wait";
     if (!r->train || !(r->pace.fetched > 0 || r->pace.stall_seconds > 0)) return;
-    if (r->pace.stall_seconds > 0)
+    const bool stalled = r->pace.stall_seconds > 0;
+    if (stalled)
         snprintf(waited, sizeof waited, "waited %s", clt_human_seconds(r->pace.stall_seconds, seconds));
     clt_info("data: %.1f MiB fetched; training %s for them%s", (double)r->pace.fetched / (1 << 20), waited,
-             r->pace.stall_seconds > 0 && clt_group_size(r->group) > 1 ? " on the rank that waited longest"
-                                                                       : "");
+             stalled && clt_group_size(r->group) > 1 ? " on the rank that waited longest" : "");
 }
 
 static void say_traffic(const clt_run *r) {
