@@ -1,4 +1,5 @@
-/* Attention forward in 8-bit blocks on Hopper's matrix units (README.md is the definition), causal.
+/* Attention forward in 8-bit blocks on Hopper's matrix units (README.md is the definition), causal or, without ALiBi
+ * and window, of every pair.
  *
  * A work-group is one producer warpgroup, of which one work-item loads tiles through the copy engine, and WGS
  * consumer warpgroups of 64 query rows each. It computes every get_num_groups-th tile of 64 * WGS rows. Tiles go
@@ -25,8 +26,8 @@
 #ifndef STAGES
 #define STAGES 4
 #endif
-#if !CAUSAL || DROPOUT
-#error "causal, without dropout"
+#if DROPOUT || (!CAUSAL && (ALIBI || WINDOW))
+#error "without dropout, and without ALiBi and window where every pair exists"
 #endif
 #define BM (64 * WGS)
 #define ITEMS (128 * (WGS + 1))
@@ -46,7 +47,7 @@ typedef struct {
     uint head, row, first, end;
 } tile;
 INLINE uint end_block(uint row, uint rows, uint seq) {
-    return (min(row + rows, seq) + 63) / 64;
+    return ((CAUSAL ? min(row + rows, seq) : seq) + 63) / 64;
 }
 /* The number of the work-group's tile in a round of tiles; from the last round on it may be one too large. */
 INLINE uint number_of(uint round, bool longest) {
@@ -138,10 +139,12 @@ typedef struct {
     float2 m, l;
 } rows_state;
 
-/* Whether the pair of element x exists; `ahead`: column minus row of element 0. */
-INLINE bool exists(int x, int ahead, int window) {
-    const int d = x / 4 * 8 + (x & 1) - (x & 2) * 4;
-#if WINDOW
+/* Whether the pair of element x exists; `ahead`: column minus row of element 0; left: T minus its column. */
+INLINE bool exists(int x, int ahead, int left, int window) {
+    const int c = x / 4 * 8 + (x & 1), d = c - (x & 2) * 4;
+#if !CAUSAL
+    return left > c;
+#elif WINDOW
     return ahead <= -d && ahead + d >= -window;
 #else
     return ahead <= -d;
@@ -149,10 +152,12 @@ INLINE bool exists(int x, int ahead, int window) {
 }
 
 /* What pairs that do not exist get. */
-INLINE void clear_missing(float *s, float none, int ahead, int window) {
+INLINE void clear_missing(float *s, float none, const rows_in *in, int j0) {
+    int ahead = j0 + in->c - in->i, left = (int)in->seq - j0 - in->c;
     __asm__ volatile("" : "+r"(ahead)); /* so that no block without such pairs compares anything */
+    if (!CAUSAL) __asm__ volatile("" : "+r"(left));
 #pragma unroll
-    for (int x = 0; x < 32; x++) s[x] = exists(x, ahead, window) ? s[x] : none;
+    for (int x = 0; x < 32; x++) s[x] = exists(x, ahead, left, in->window) ? s[x] : none;
 }
 
 /* Products of block j0 to scores; -inf for pairs that do not exist (edge: the block may have some). */
@@ -181,7 +186,7 @@ INLINE void score(float *s, const rows_in *in, uint scales, int j0, bool edge) {
         s[x + 3] = b == in->row_ids.y ? s[x + 3] : -attention_inf();
     }
 #endif
-    if (edge) clear_missing(s, -attention_inf(), ahead, in->window);
+    if (edge) clear_missing(s, -attention_inf(), in, j0);
 }
 
 /* Scores to weights, not rounded yet; updates m and l; returns the factors of the earlier sums. */
@@ -218,7 +223,7 @@ INLINE float2 soften(float *s, const rows_in *in, rows_state *r, uint scales, in
         s[x + 2] = s[x + 2] * v0;
         s[x + 3] = s[x + 3] * v1;
     }
-    if (edge) clear_missing(s, 0.0f, j0 + in->c - in->i, in->window);
+    if (edge) clear_missing(s, 0.0f, in, j0);
     return a;
 }
 
@@ -292,7 +297,9 @@ INLINE void store_row(__global ELEM *to, int i, uint seq, int column, const floa
     TAKE_SLOPE                                                                                                \
     TAKE_IDS
 
-#if WINDOW
+#if !CAUSAL
+#define AT_EDGE (j * 64 + 64 > seq)
+#elif WINDOW
 #define AT_EDGE (j * 64 + 63 > row || j * 64 + window < row + 63)
 #else
 #define AT_EDGE (j * 64 + 63 > row)

@@ -1,5 +1,5 @@
-/* Attention backward in 8-bit blocks on Hopper's matrix units (README.md is the definition), causal, without window,
- * sequence ids, softcap and dropout: attention8_backward_kv_hopper for dk and dv, attention8_backward_q_hopper for
+/* Attention backward in 8-bit blocks on Hopper's matrix units (README.md is the definition), causal or, without ALiBi,
+ * of every pair, without window, sequence ids, softcap and dropout: attention8_backward_kv_hopper for dk and dv, attention8_backward_q_hopper for
  * dq. The registers do not hold both sums of heads of more than 64 elements: attention8_backward_k_hopper and
  * attention8_backward_v_hopper compute dk and dv of those.
  *
@@ -22,8 +22,8 @@
 #ifndef STAGES
 #define STAGES 4
 #endif
-#if !CAUSAL || DROPOUT || WINDOW || SEQ_IDS || SOFTCAP
-#error "causal, without window, sequence ids, softcap and dropout"
+#if DROPOUT || WINDOW || SEQ_IDS || SOFTCAP || (!CAUSAL && ALIBI)
+#error "without window, sequence ids, softcap and dropout, and without ALiBi where every pair exists"
 #endif
 #ifndef WGS
 #define WGS 2
@@ -167,7 +167,7 @@ INLINE void clear_missing(const bool kv, float *x, int row, int column, int seq)
 #pragma unroll
     for (int e = 0; e < 32; e++) {
         const int c = e / 4 * 8 + (e & 1), d = c - (e & 2 ? 8 : 0);
-        const bool exists = kv ? ahead >= -d && left > c : ahead <= -d;
+        const bool exists = !CAUSAL ? left > c : kv ? ahead >= -d && left > c : ahead <= -d;
         x[e] = exists ? x[e] : 0.0f;
     }
 }
@@ -222,6 +222,12 @@ INLINE own_rows rows_of(const bool kv, const work *t, const vectors *x, uint i, 
         __asm__ volatile("" : "+r"(own_now));                                                                \
         PRODUCT(d, own_now, BM, b_at, 64)                                                                    \
     }
+/* Whether block i0 may have pairs that do not exist. */
+#if CAUSAL
+#define MAY_MISS(kv, i0, first_row) (kv ? i0 < first_row + 63 || i0 + 64 > seq : i0 + 63 > first_row)
+#else
+#define MAY_MISS(kv, i0, first_row) (i0 + 64 > seq)
+#endif
 /* What the consumers of warpgroup w do. kv: rows are keys. want_1, acc_1: dk or dq; want_2, acc_2: dv. All but the
  * sums are constants. */
 #define CONSUME(kv, want_1, acc_1, want_2, acc_2)                                                             \
@@ -237,7 +243,7 @@ INLINE own_rows rows_of(const bool kv, const work *t, const vectors *x, uint i, 
         const uint at = t.stages + stage * STAGE_BYTES, i0 = i * 64;                                          \
         CLT_BAR_WAIT(t.bars + stage * 16, parity);                                                            \
         TURN_WAIT(w);                                                                                         \
-        if (kv ? i0 + 63 < first_row : i0 > first_row + 63) {                                                 \
+        if (CAUSAL && (kv ? i0 + 63 < first_row : i0 > first_row + 63)) {                                     \
             TURN_PASS(w);                                                                                     \
         } else {                                                                                              \
             own.slope = SLOPE8(h);                                                                            \
@@ -254,7 +260,7 @@ INLINE own_rows rows_of(const bool kv, const work *t, const vectors *x, uint i, 
                 weigh_kv(want_1, u, g, &own, vectors_at, (float)i0, scale);                                   \
             else                                                                                              \
                 weigh_q(u, g, &own, vectors_at, (float)i0);                                                   \
-            if (kv ? i0 < first_row + 63 || i0 + 64 > seq : i0 + 63 > first_row) {                            \
+            if (MAY_MISS(kv, i0, first_row)) {                                                                \
                 if (want_2) clear_missing(kv, u, (int)r, (int)(i0 + c), (int)seq);                            \
                 if (want_1) clear_missing(kv, g, (int)r, (int)(i0 + c), (int)seq);                            \
             }                                                                                                 \
@@ -295,7 +301,8 @@ INLINE own_rows rows_of(const bool kv, const work *t, const vectors *x, uint i, 
     t.seq = seq, t.own = first_head + in_section - level * now;                                               \
     t.row = (kv ? level : tiles - 1 - level) * BM;                                                            \
     t.other = kv ? t.own * group : t.own / group, t.heads = kv ? group : 1;                                   \
-    t.first = kv ? t.row / 64 : 0, t.end = ((kv ? seq : min(t.row + BM, seq)) + 63) / 64;                     \
+    t.first = kv && CAUSAL ? t.row / 64 : 0;                                                                  \
+    t.end = ((kv || !CAUSAL ? seq : min(t.row + BM, seq)) + 63) / 64;                                         \
     uint w = get_local_id(0) / 128;                                                                           \
     if (get_local_id(0) == 0) {                                                                               \
         CLT_BAR_INIT(t.own_bar, 1);                                                                           \

@@ -26,16 +26,20 @@ static bool is_simple(const params *p) {
     return p->window < 0 && !p->seq_ids.buf && !(p->softcap > 0.0f);
 }
 
+/* Distances of ALiBi are those of earlier keys. */
+static bool takes_mask(const params *p) {
+    return p->mask == CLT_MASK_CAUSAL || (is_simple(p) && !p->slopes.buf);
+}
+
 static bool takes_forward(const clt_variant *v, const params *p) {
     (void)v;
     const bool simple = is_simple(p);
-    return p->mask == CLT_MASK_CAUSAL && !(p->dropout > 0.0f) && p->head_dim <= 128 &&
-           (p->head_dim <= 64 || simple);
+    return takes_mask(p) && !(p->dropout > 0.0f) && p->head_dim <= 128 && (p->head_dim <= 64 || simple);
 }
 
 static bool takes_backward(const clt_variant *v, const params *p) {
     (void)v;
-    return p->mask == CLT_MASK_CAUSAL && !(p->dropout > 0.0f) && p->head_dim <= 128 && is_simple(p);
+    return takes_mask(p) && !(p->dropout > 0.0f) && p->head_dim <= 128 && is_simple(p);
 }
 
 /* Heads whose tiles may be computed in one order by length. They are read at the same time, so what they read

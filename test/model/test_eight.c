@@ -214,17 +214,16 @@ static double cosine(const float *a, const float *b, uint64_t n) {
     return ab / sqrt(aa * bb);
 }
 
-/* The same words on every device and with every microbatch and recomputation that keeps the values of a pass;
- * about those of bf16. */
+/* The same words on every device and with every microbatch and recomputation; about those of bf16. */
 static void one_model(const char *text, products kind) {
     rig g;
     float *want = NULL, *got = NULL;
     double loss = 0;
     for (int d = 0; d < tu_device_count(); d++)
         for (int64_t microbatch = 1; microbatch <= SAMPLES; microbatch += 2)
-            for (int blocks = 0; blocks < 2; blocks++) {
-                open_rig(&g, d, text, blocks && kind == EIGHT ? COPIES : kind, microbatch,
-                         blocks ? CLT_RECOMPUTE_BLOCKS : CLT_RECOMPUTE_NONE);
+            for (int again = CLT_RECOMPUTE_NONE; again <= CLT_RECOMPUTE_BLOCKS; again++) {
+                open_rig(&g, d, text, again == CLT_RECOMPUTE_BLOCKS && kind == EIGHT ? COPIES : kind,
+                         microbatch, (clt_recompute)again);
                 const uint64_t n = g.table.total;
                 if (!want) {
                     want = clt_malloc(n * sizeof *want);

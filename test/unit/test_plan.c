@@ -35,26 +35,30 @@ static clt_plan plan_in(const clt_config *c, clt_device_type type, uint64_t capa
     return p;
 }
 
-/* With room of four times what keeping everything takes, and a byte less than that. The configuration stays
- * as it was read. */
+/* With room of which so many quarters take what keeping everything takes, and with four bytes less. The
+ * configuration stays as it was read. */
 static void recomputation_follows_the_memory_where_it_is_open(void **state) {
     (void)state;
     static const struct {
         const char *over;
         clt_device_type type;
+        uint64_t quarters;
         clt_recompute roomy, tight;
-    } all[] = {{"precision=amp_bf16", CLT_DEVICE_GPU, CLT_RECOMPUTE_NONE, CLT_RECOMPUTE_NORMS},
-               {"precision=amp_bf16", CLT_DEVICE_CPU, CLT_RECOMPUTE_NONE, CLT_RECOMPUTE_NORMS},
-               {"cltrain={recompute: norms, numerics: fast}", CLT_DEVICE_GPU, CLT_RECOMPUTE_NORMS,
+    } all[] = {{"precision=amp_bf16", CLT_DEVICE_GPU, 1, CLT_RECOMPUTE_NONE, CLT_RECOMPUTE_NORMS},
+               {"precision=amp_bf16", CLT_DEVICE_CPU, 1, CLT_RECOMPUTE_NONE, CLT_RECOMPUTE_NORMS},
+               {"precision=amp_fp8", CLT_DEVICE_GPU, 3, CLT_RECOMPUTE_NONE, CLT_RECOMPUTE_NORMS},
+               {"precision=exact8", CLT_DEVICE_CPU, 3, CLT_RECOMPUTE_NONE, CLT_RECOMPUTE_NORMS},
+               {"cltrain={recompute: norms, numerics: fast}", CLT_DEVICE_GPU, 1, CLT_RECOMPUTE_NORMS,
                 CLT_RECOMPUTE_NORMS},
-               {"precision=fp32", CLT_DEVICE_GPU, CLT_RECOMPUTE_NONE, CLT_RECOMPUTE_NONE}};
+               {"precision=fp32", CLT_DEVICE_GPU, 1, CLT_RECOMPUTE_NONE, CLT_RECOMPUTE_NONE}};
     for (size_t i = 0; i < CLT_COUNT_OF(all); i++) {
         clt_config *c = load((const char *[]){all[i].over, "device_train_microbatch_size=1"}, 2);
         const clt_recompute as_read = c->recompute;
         const uint64_t need = memory_of(c, all[i].type, 1, CLT_RECOMPUTE_NONE).total;
         for (int tight = 1; tight >= 0; tight--) {
             const clt_recompute want = tight ? all[i].tight : all[i].roomy;
-            const clt_plan p = plan_in(c, all[i].type, 4 * need - (uint64_t)(4 * tight), CLT_OK);
+            const clt_plan p =
+                plan_in(c, all[i].type, 4 * (CLT_CEIL_DIV(need, all[i].quarters) - (uint64_t)tight), CLT_OK);
             assert_int_equal(p.recompute, want);
             if (want == CLT_RECOMPUTE_NONE) assert_int_equal(p.memory.total, need);
         }

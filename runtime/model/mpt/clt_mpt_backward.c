@@ -222,7 +222,7 @@ static clt_status mlp_hidden_backward(backward_pass *p, int layer) {
     CLT_TRY(clt_mpt_linear_product(m, &g, x->wdown, &blocks, NULL));
     const clt_mpt_operand hidden = clt_mpt_hidden_operand(m, layer, R);
     clt_mpt_blocks in;
-    CLT_TRY(clt_mpt_input_again(m, &hidden, &in));
+    CLT_TRY(clt_mpt_input_again(m, x->wdown, &hidden, &in));
     CLT_TRY(linear_weights(p, x->wdown, x->bdown, d, C, &blocks, hidden.x.ref, F, &in, "mlp"));
     if (c->glu)
         CLT_TRY(
@@ -270,7 +270,7 @@ static clt_status mlp_backward(backward_pass *p, int layer) {
                           m->dnorm, m->dx, parallel ? m->dmid : m->dx, parallel ? clt_ref_none() : rounded(p),
                           parallel ? -1 : x->bout, clt_mpt_block_unit(layer), again(p, a->n2)));
     const clt_mpt_operand in = {.x = clt_tensor_of(a->n2, C, m->type), .rows = p->rows, .cols = C};
-    CLT_TRY(clt_mpt_input_again(m, &in, &n2));
+    CLT_TRY(clt_mpt_input_again(m, x->wup, &in, &n2));
     CLT_TRY(linear_weights(p, x->wup, x->bup, m->dup, F, &up, a->n2, C, &n2, "mlp"));
     if (c->glu) CLT_TRY(linear_weights(p, x->wgate, x->bgate, m->dgate, F, &gate, a->n2, C, &n2, "mlp"));
     return clt_model_made(&m->base, CLT_F32, parallel ? m->dmid : m->dx, (uint64_t)(p->rows * C),
@@ -370,7 +370,7 @@ static clt_status projections_backward(backward_pass *p, int layer, clt_ref dqkv
                           layer ? m->index.block[layer - 1].bdown : -1, clt_mpt_block_unit(layer - 1),
                           again(p, a->n1)));
     const clt_mpt_operand in = {.x = clt_tensor_of(a->n1, C, m->type), .rows = p->rows, .cols = C};
-    CLT_TRY(clt_mpt_input_again(m, &in, &n1));
+    CLT_TRY(clt_mpt_input_again(m, x->wqkv >= 0 ? x->wqkv : x->wq, &in, &n1));
     for (int i = 0; projection(m, layer, i, &w, &b, &col); i++)
         CLT_TRY(linear_weights(p, w, b, clt_ref_at(dqkv, col), W, &d[i], a->n1, C, &n1, "attention"));
     return CLT_OK;

@@ -116,7 +116,7 @@ static clt_status branch_product(clt_mpt *m, const clt_gemm_params *g, int layer
         return clt_mpt_linear_product(m, g, w, NULL, NULL);
     const clt_mpt_operand hidden = clt_mpt_hidden_operand(m, layer, g->m);
     clt_mpt_blocks in;
-    CLT_TRY(clt_mpt_input(m, &hidden, &in));
+    CLT_TRY(clt_mpt_input(m, w, &hidden, &in));
     return clt_mpt_linear_product(m, g, w, &in, NULL);
 }
 
@@ -189,7 +189,7 @@ static clt_status make_qkv(clt_mpt *m, int64_t R, int layer) {
     }
     clt_mpt_blocks n1;
     const clt_mpt_operand in = {.x = clt_tensor_of(a->n1, C, m->type), .rows = R, .cols = C};
-    if (x->wqkv < 0) CLT_TRY(clt_mpt_input(m, &in, &n1));
+    if (x->wqkv < 0) CLT_TRY(clt_mpt_input(m, x->wq, &in, &n1));
     for (int i = 0; x->wqkv < 0 && i < (own_kv ? 3 : 1); i++) {
         clt_gemm_params g = clt_mpt_linear(m, R, w[i], b[i], a->n1, C, clt_ref_at(made, (uint64_t)at[i]), W);
         CLT_TRY(clt_mpt_linear_product(m, &g, w[i], &n1, NULL));
@@ -341,7 +341,7 @@ static clt_status mlp_hidden(clt_mpt *m, int64_t R, int layer) {
     clt_gemm_params gate = clt_mpt_linear(m, R, x->wgate, x->bgate, a->n2, C, a->gate, F);
     clt_mpt_blocks n2;
     up.c.ref = a->up;
-    CLT_TRY(clt_mpt_input(m, &(clt_mpt_operand){.x = up.a, .rows = R, .cols = C}, &n2));
+    CLT_TRY(clt_mpt_input(m, x->wup, &(clt_mpt_operand){.x = up.a, .rows = R, .cols = C}, &n2));
     CLT_TRY(clt_mpt_linear_product(m, &up, x->wup, &n2, NULL));
     CLT_TRY(clt_mpt_linear_product(m, &gate, x->wgate, &n2, NULL));
     return clt_op_glu_forward(m->ops, &(clt_glu_params){.act = c->activation,
@@ -545,12 +545,12 @@ clt_status clt_mpt_eval(clt_model *model, const clt_model_pass *b, clt_model_cor
 
 clt_status clt_mpt_train(clt_model *model, const clt_model_pass *b) {
     clt_mpt *m = (clt_mpt *)model;
-    m->fp8.recording = true;
+    m->in_training_pass = true;
     m->fp8.turned = -1;
     clt_status st = m->ends->upload(m, b, true);
     if (st == CLT_OK) st = clt_mpt_forward(m, b);
     if (st == CLT_OK) st = m->ends->head(m, b, true, clt_ref_none());
     if (st == CLT_OK) st = clt_mpt_backward(m, b);
-    m->fp8.recording = false;
+    m->in_training_pass = false;
     return st;
 }

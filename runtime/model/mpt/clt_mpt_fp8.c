@@ -108,7 +108,7 @@ static clt_status cast(clt_mpt *m, const source *s, const clt_codes8 *along, con
     if (s->of.grad_act) p.y = s->of.x;
     p.scale = place_of(m, SCALE, tensor);
     /* Copies of weights that an evaluation made stay for the step that follows. */
-    if (s->records && (m->fp8.recording || s->kind == WEIGHT)) p.amax = place_of(m, AMAX, tensor);
+    if (s->records && (m->in_training_pass || s->kind == WEIGHT)) p.amax = place_of(m, AMAX, tensor);
     if (along) p.along = *along;
     if (across) p.across = *across;
     return clt_op_cast_fp8(m->ops, &p);
@@ -196,7 +196,11 @@ static clt_status weight_gradient(clt_mpt *m, const clt_gemm_params *g, int entr
     }
     if (m->fp8.turned != entry) CLT_TRY(cast(m, &dy, NULL, &p.a));
     m->fp8.turned = -1;
-    CLT_TRY(cast(m, &x, NULL, &p.b));
+    const clt_mpt_kept *kept = clt_mpt_find_kept(m, entry);
+    if (kept)
+        p.b.q = kept->q;
+    else
+        CLT_TRY(cast(m, &x, NULL, &p.b));
     p.to.k = clt_codes8_k(rows);
     for (int64_t at = 0; at < g->k; at += rows) {
         CLT_TRY(clt_op_gemm_fp8(m->ops, &p));
@@ -209,7 +213,10 @@ static clt_status weight_gradient(clt_mpt *m, const clt_gemm_params *g, int entr
 static clt_status forward(clt_mpt *m, const clt_gemm_params *g, int entry, const clt_mpt_blocks *a) {
     const source x = {operand_of(a, g->a, g->m, g->k), INPUT, entry, true};
     clt_gemm_fp8_params p = {.a = codes_of(m, A, ALONG, &x), .split = false, .to = *g};
-    CLT_TRY(cast(m, &x, &p.a, NULL));
+    const clt_mpt_kept *kept = clt_mpt_find_kept(m, entry);
+    clt_codes8 across = codes_of(m, B, ACROSS, &x);
+    if (kept) across.q = kept->q;
+    CLT_TRY(cast(m, &x, &p.a, kept ? &across : NULL));
     CLT_TRY(weight_of(m, g, entry, &p.b));
     p.to.k = p.a.ld;
     return clt_op_gemm_fp8(m->ops, &p);
@@ -228,9 +235,8 @@ static clt_status data_gradient(clt_mpt *m, const clt_gemm_params *g, int entry,
     return clt_op_gemm_fp8(m->ops, &p);
 }
 
-clt_status clt_mpt_linear_product(clt_mpt *m, const clt_gemm_params *g, int entry, const clt_mpt_blocks *a,
-                                  const clt_mpt_blocks *b) {
-    if (!m->shape.fp8) return clt_mpt_product_with(m, g, a, b);
+clt_status clt_mpt_fp8_product(clt_mpt *m, const clt_gemm_params *g, int entry, const clt_mpt_blocks *a,
+                               const clt_mpt_blocks *b) {
     if (g->form == CLT_GEMM_TN) return weight_gradient(m, g, entry, b);
     return g->form == CLT_GEMM_NT ? forward(m, g, entry, a) : data_gradient(m, g, entry, a);
 }

@@ -147,6 +147,13 @@ typedef struct {
     int weights;
 } clt_mpt_eight;
 
+/* The input of a Linear of a block in 8 bits, across, from the forward pass until the weight gradient; see
+ * clt_mpt_keeps_inputs. */
+typedef struct {
+    int entry; /* of the Linear's weight; with shape.eight_bits that of the first one with this input */
+    clt_ref q, scale; /* scale: shape.eight_bits only */
+} clt_mpt_kept;
+
 /* shape.fp8: where a product's two operands are cast to, a place for the transpose of a gradient that data
  * gradients cast along with it, and the arrays on the device of all tensors' scales, inverse scales and
  * largest magnitudes. */
@@ -165,7 +172,6 @@ typedef struct {
     int weights;
     int turned;       /* entry of the Linear whose transposed gradient is there, -1: none */
     clt_fp8 *formats; /* of the tensors */
-    bool recording;   /* a training pass runs */
 } clt_mpt_fp8;
 
 /* The rows of a microbatch grouped by an id, and the sum that a lane's microbatches add to: one chain per id,
@@ -274,6 +280,9 @@ struct clt_mpt {
     clt_mpt_ahead ahead;
     clt_mpt_eight eight;
     clt_mpt_fp8 fp8;
+    clt_mpt_kept *kept; /* [n_kept] */
+    int n_kept;
+    bool in_training_pass;
 };
 
 /* Lays out (and with ops, allocates) all buffers. */
@@ -344,16 +353,30 @@ typedef struct {
     clt_activation act, grad_act; /* CLT_ACT_NONE: x itself */
     clt_tensor grad_pre;
 } clt_mpt_operand;
+/* Whether the forward pass keeps the inputs of the blocks' Linears in 8 bits, as weight gradients read them.
+ * Then the outputs of norms and activations, which nothing else needs, are not kept, and an input is read
+ * once to be quantised in both orientations. FP8 pads the rows of a sample in exact numerics. */
+static inline bool clt_mpt_keeps_inputs(const clt_mpt *m) {
+    const clt_model_shape *s = &m->shape;
+    const bool padded = s->fp8 && s->numerics == CLT_EXACT && s->seq % CLT_CODES8_ALIGN;
+    return s->training && s->recompute == CLT_RECOMPUTE_NONE && (s->eight_bits || s->fp8) && !padded;
+}
+/* The place of the input of the Linear with weight `entry`, for the training pass that runs; NULL: there is
+ * none. */
+const clt_mpt_kept *clt_mpt_find_kept(const clt_mpt *m, int entry);
+
 /* Operands that several products share. With shape.eight_bits they are quantised; with shape.fp8 each product
  * casts them, and reads `of`; otherwise they are x. */
 typedef struct {
     clt_blocks8 along, across;
     clt_mpt_operand of;
 } clt_mpt_blocks;
-/* x for the next products x W^T, until the next operand takes place A. */
-clt_status clt_mpt_input(clt_mpt *m, const clt_mpt_operand *x, clt_mpt_blocks *out);
-/* The same for the next products dy^T x, until the next operand takes place B. */
-clt_status clt_mpt_input_again(clt_mpt *m, const clt_mpt_operand *x, clt_mpt_blocks *out);
+/* x, the input of the Linear with weight `entry` and of those that share it, for the next products x W^T,
+ * until the next operand takes place A. */
+clt_status clt_mpt_input(clt_mpt *m, int entry, const clt_mpt_operand *x, clt_mpt_blocks *out);
+/* The same for the next products dy^T x: what the forward pass has kept, or until the next operand takes
+ * place B. */
+clt_status clt_mpt_input_again(clt_mpt *m, int entry, const clt_mpt_operand *x, clt_mpt_blocks *out);
 /* dy in both orientations: for the next product dy W, and, in `place`, for dy^T x. */
 clt_status clt_mpt_gradient(clt_mpt *m, clt_mpt_eight_place place, const clt_mpt_operand *dy,
                             clt_mpt_blocks *out);
@@ -375,6 +398,11 @@ uint64_t clt_mpt_eight_workspace(clt_device_type type, const clt_gemm_params *g)
  * floating point. The data gradient of a Linear precedes its weight gradient. */
 clt_status clt_mpt_linear_product(clt_mpt *m, const clt_gemm_params *g, int entry, const clt_mpt_blocks *a,
                                   const clt_mpt_blocks *b);
+/* The same with shape.fp8. */
+clt_status clt_mpt_fp8_product(clt_mpt *m, const clt_gemm_params *g, int entry, const clt_mpt_blocks *a,
+                               const clt_mpt_blocks *b);
+/* Bytes and scales of a kept input [rows, cols]. */
+void clt_mpt_eight_kept_size(const clt_mpt *m, int64_t rows, int64_t cols, int64_t *bytes, int64_t *scales);
 /* As clt_mpt_eight_plan, in m->fp8; the words of m->fp8.numbers; and what is left to do once they exist. */
 void clt_mpt_fp8_plan(clt_mpt *m, int64_t rows, int64_t out, int64_t in);
 int64_t clt_mpt_fp8_words(const clt_mpt *m);

@@ -44,8 +44,9 @@ static clt_status take_other(clt_mpt *m, const char *name, int64_t count, clt_re
     return clt_mpt_take(m, &m->memory.other, name, count, 4, out);
 }
 
-static bool norms_again(const clt_mpt *m) {
-    return m->shape.training && m->shape.recompute == CLT_RECOMPUTE_NORMS;
+/* The outputs of norms and activations are not there any more when a block goes backward. */
+static bool norms_go(const clt_mpt *m) {
+    return m->shape.training && (m->shape.recompute == CLT_RECOMPUTE_NORMS || clt_mpt_keeps_inputs(m));
 }
 
 static clt_status take_post_norms(clt_mpt *m, clt_mpt_acts *a) {
@@ -62,7 +63,7 @@ static clt_status take_block(clt_mpt *m, clt_mpt_acts *a) {
     const clt_mpt_config *c = &m->cfg;
     int64_t R = m->rows, C = c->d_model, F = c->ffn_hidden;
     bool qk_norm = c->qk_ln || c->qk_gn, clip = c->clip_qkv > 0;
-    if (!norms_again(m)) {
+    if (!norms_go(m)) {
         CLT_TRY(take_act(m, "norm_1", R * C, &a->n1));
         CLT_TRY(take_act(m, "norm_2", R * C, &a->n2));
         if (!(m->shape.training && clt_mpt_casts_activate(m)))
@@ -124,7 +125,7 @@ static int64_t mlp_places(const clt_mpt_config *c) {
 }
 
 /* Without dropout the gradient of a branch lies where the last block's output was: it is used backward only.
- * With recomputation of norms and 16-bit types the other half of that place holds the norms' outputs, forward
+ * Where norms go and types have 16 bits, the other half of that place holds the norms' outputs, forward
  * too: they are done with when that block's output is written. */
 static bool branches_drop(const clt_mpt *m) {
     return m->cfg.resid_pdrop > 0 || m->cfg.drop_path > 0;
@@ -133,7 +134,7 @@ static bool branches_in_x_last(const clt_mpt *m) {
     return m->type != CLT_F32 && !branches_drop(m) && m->shape.recompute != CLT_RECOMPUTE_BLOCKS;
 }
 
-/* With recomputation of norms, what lives only inside one branch or the head shares one buffer:
+/* Where norms go, what lives only inside one branch or the head shares one buffer:
  *   head       logits | norm_f's output | its gradient
  *   MLP        hidden values | their gradient (with GLU, three)
  *   attention  gradient of q|k|v | gradient of the attention's output
@@ -198,7 +199,7 @@ static clt_status take_gradients(clt_mpt *m) {
     int64_t R = m->rows, C = c->d_model;
     CLT_TRY(take_wide(m, "gradient", R * C, &m->dx));
     if (c->parallel_residual) CLT_TRY(take_wide(m, "gradient", R * C, &m->dmid));
-    if (!norms_again(m) || m->dnorm_type != m->type) {
+    if (!norms_go(m) || m->dnorm_type != m->type) {
         CLT_TRY(clt_mpt_take(m, &m->memory.activations, "gradient", R * C, clt_dtype_bytes(m->dnorm_type),
                              &m->dnorm));
         m->dnf = m->dnorm;
@@ -261,27 +262,62 @@ static clt_status take_weight(clt_mpt *m, int w, int64_t rows, int64_t cols) {
     return CLT_OK;
 }
 
+/* A Linear of a block: entry and shape of its weight. */
+typedef struct {
+    bool there, shares; /* shares: its input is that of an earlier one */
+    int w;
+    int64_t rows, cols;
+} block_linear;
+enum { MOST_WEIGHTS = 8 /* of a block */ };
+
 /* Without a device there is no index. */
-static clt_status take_block_weights(clt_mpt *m, int layer) {
+static void linears_of_block(const clt_mpt *m, int layer, block_linear out[MOST_WEIGHTS]) {
     static const clt_mpt_block_index none = {.wqkv = -1};
     const clt_mpt_config *c = &m->cfg;
     const clt_mpt_block_index *x = m->ops ? &m->index.block[layer] : &none;
     const int64_t C = c->d_model, F = c->ffn_hidden, Q = c->n_heads * c->head_dim,
                   K = c->kv_n_heads * c->head_dim;
-    const bool own_kv = c->layer[layer].reuse_kv < 0, fused = c->fused_qkv && own_kv;
-    const struct {
-        bool there;
-        int w;
-        int64_t rows, cols;
-    } all[] = {{fused, x->wqkv, m->width, C},   {!fused, x->wq, Q, C}, {!fused && own_kv, x->wk, K, C},
-               {!fused && own_kv, x->wv, K, C}, {true, x->wout, C, Q}, {true, x->wup, F, C},
-               {c->glu, x->wgate, F, C},        {true, x->wdown, C, F}};
-    for (size_t i = 0; i < CLT_COUNT_OF(all); i++)
+    const bool own_kv = c->layer[layer].reuse_kv < 0, fused = c->fused_qkv && own_kv, kv = !fused && own_kv;
+    const block_linear all[] = {{fused, false, x->wqkv, m->width, C},
+                                {!fused, false, x->wq, Q, C},
+                                {kv, true, x->wk, K, C},
+                                {kv, true, x->wv, K, C},
+                                {true, false, x->wout, C, Q},
+                                {true, false, x->wup, F, C},
+                                {c->glu, true, x->wgate, F, C},
+                                {true, false, x->wdown, C, F}};
+    memcpy(out, all, sizeof all);
+}
+
+static clt_status take_block_weights(clt_mpt *m, int layer) {
+    block_linear all[MOST_WEIGHTS];
+    linears_of_block(m, layer, all);
+    for (int i = 0; i < MOST_WEIGHTS; i++)
         if (all[i].there) CLT_TRY(take_weight(m, all[i].w, all[i].rows, all[i].cols));
     return CLT_OK;
 }
 
-enum { MOST_WEIGHTS = 8 /* of a block */ };
+/* The place of a block's input that is kept. FP8 has another scale for each Linear that reads it. */
+static clt_status take_kept_input(clt_mpt *m, const block_linear *l) {
+    clt_mpt_kept k = {.entry = l->w, .q = clt_ref_none(), .scale = clt_ref_none()};
+    int64_t bytes = l->cols * clt_codes8_k(m->rows), scales = 0;
+    if (m->shape.eight_bits) clt_mpt_eight_kept_size(m, m->rows, l->cols, &bytes, &scales);
+    CLT_TRY(clt_mpt_take(m, &m->memory.activations, "inputs in 8 bits", bytes, 1, &k.q));
+    if (scales) CLT_TRY(take_wide(m, "scales of inputs", scales, &k.scale));
+    m->kept[m->n_kept++] = k;
+    return CLT_OK;
+}
+
+static clt_status take_kept(clt_mpt *m) {
+    m->kept = clt_calloc((size_t)(MOST_WEIGHTS * m->cfg.n_layers), sizeof *m->kept);
+    for (int layer = 0; layer < m->cfg.n_layers; layer++) {
+        block_linear all[MOST_WEIGHTS];
+        linears_of_block(m, layer, all);
+        for (int i = 0; i < MOST_WEIGHTS; i++)
+            if (all[i].there && !(all[i].shares && m->shape.eight_bits)) CLT_TRY(take_kept_input(m, &all[i]));
+    }
+    return CLT_OK;
+}
 
 /* Places for the operands of products in 8 bits; split_qkv: some block's q, k and v are three Linears. */
 static clt_status take_eight(clt_mpt *m, bool split_qkv) {
@@ -375,8 +411,7 @@ static uint64_t logits_budget(const clt_mpt *m) {
 static int64_t head_rows(const clt_mpt *m) {
     const clt_mpt_config *c = &m->cfg;
     uint64_t bytes = clt_dtype_bytes(m->type), budget = logits_budget(m);
-    if (norms_again(m))
-        budget = CLT_MAX(budget, (uint64_t)(m->rows * (c->ffn_hidden + mlp_places(c))) * bytes);
+    if (norms_go(m)) budget = CLT_MAX(budget, (uint64_t)(m->rows * (c->ffn_hidden + mlp_places(c))) * bytes);
     int64_t fit = (int64_t)(budget / ((uint64_t)m->shape.seq * (uint64_t)c->vocab_size * bytes));
     int64_t groups = CLT_CEIL_DIV(m->shape.microbatch, CLT_MAX(fit, 1));
     return CLT_CEIL_DIV(m->shape.microbatch, groups) * m->shape.seq;
@@ -400,11 +435,12 @@ clt_status clt_mpt_layout(clt_mpt *m) {
     m->dnorm_type = c->glu || split_qkv ? CLT_F32 : m->type;
 
     CLT_TRY(take_blocks(m));
-    CLT_TRY(norms_again(m) ? take_scratch(m) : take_places(m));
+    CLT_TRY(norms_go(m) ? take_scratch(m) : take_places(m));
     CLT_TRY(take_wide(m, "norm statistics", m->out_rows, &m->meanf));
     CLT_TRY(take_wide(m, "norm statistics", m->out_rows, &m->rstdf));
     CLT_TRY(m->ends->take(m));
     if (m->shape.training) CLT_TRY(take_gradients(m));
+    if (clt_mpt_keeps_inputs(m)) CLT_TRY(take_kept(m));
     if (m->shape.eight_bits) CLT_TRY(take_eight(m, split_qkv));
     return m->shape.fp8 ? take_fp8(m) : CLT_OK;
 }
@@ -477,6 +513,7 @@ void clt_mpt_destroy(clt_model *model) {
     clt_free(m->acts);
     clt_free(m->dqkv);
     clt_free(m->eight.weight);
+    clt_free(m->kept);
     clt_free(m->slot_of_id);
     clt_free(m->lookups.in_lane);
     clt_free(m->lookups.lane_list);

@@ -128,26 +128,55 @@ static clt_status across(clt_mpt *m, clt_mpt_eight_place place, const clt_mpt_op
     return clt_op_quantize(m->ops, &p);
 }
 
-clt_status clt_mpt_input(clt_mpt *m, const clt_mpt_operand *x, clt_mpt_blocks *out) {
-    *out = (clt_mpt_blocks){.of = *x};
-    return m->shape.eight_bits ? along(m, CLT_MPT_EIGHT_A, x, 1, &out->along) : CLT_OK;
+/* x along in place A, and across. */
+static clt_status both(clt_mpt *m, const clt_mpt_operand *x, clt_blocks8 across, clt_mpt_blocks *out) {
+    clt_quantize_params p = quantised(x);
+    p.rows_per_sample = m->shape.seq;
+    out->along = p.along = in_place(m, CLT_MPT_EIGHT_A, x->rows, clt_blocks8_along_k(x->cols, BLOCK), 1);
+    out->across = p.across = across;
+    return clt_op_quantize(m->ops, &p);
 }
 
-clt_status clt_mpt_input_again(clt_mpt *m, const clt_mpt_operand *x, clt_mpt_blocks *out) {
+const clt_mpt_kept *clt_mpt_find_kept(const clt_mpt *m, int entry) {
+    for (int i = 0; m->in_training_pass && i < m->n_kept; i++)
+        if (m->kept[i].entry == entry) return &m->kept[i];
+    return NULL;
+}
+
+void clt_mpt_eight_kept_size(const clt_mpt *m, int64_t rows, int64_t cols, int64_t *bytes, int64_t *scales) {
+    const operand_size n = size_of(cols, clt_blocks8_across_k(rows, m->shape.seq, BLOCK), 1);
+    *bytes = n.q;
+    *scales = n.scale;
+}
+
+/* A kept input x, across. */
+static clt_blocks8 kept_blocks(const clt_mpt *m, const clt_mpt_kept *kept, const clt_mpt_operand *x) {
+    return blocks_at(kept->q, kept->scale, x->cols, clt_blocks8_across_k(x->rows, m->shape.seq, BLOCK), 1);
+}
+
+clt_status clt_mpt_input(clt_mpt *m, int entry, const clt_mpt_operand *x, clt_mpt_blocks *out) {
     *out = (clt_mpt_blocks){.of = *x};
-    return m->shape.eight_bits ? across(m, CLT_MPT_EIGHT_B, x, m->shape.seq, 1, &out->across) : CLT_OK;
+    if (!m->shape.eight_bits) return CLT_OK;
+    const clt_mpt_kept *kept = clt_mpt_find_kept(m, entry);
+    if (!kept) return along(m, CLT_MPT_EIGHT_A, x, 1, &out->along);
+    return both(m, x, kept_blocks(m, kept, x), out);
+}
+
+clt_status clt_mpt_input_again(clt_mpt *m, int entry, const clt_mpt_operand *x, clt_mpt_blocks *out) {
+    *out = (clt_mpt_blocks){.of = *x};
+    if (!m->shape.eight_bits) return CLT_OK;
+    const clt_mpt_kept *kept = clt_mpt_find_kept(m, entry);
+    if (!kept) return across(m, CLT_MPT_EIGHT_B, x, m->shape.seq, 1, &out->across);
+    out->across = kept_blocks(m, kept, x);
+    return CLT_OK;
 }
 
 clt_status clt_mpt_gradient(clt_mpt *m, clt_mpt_eight_place place, const clt_mpt_operand *dy,
                             clt_mpt_blocks *out) {
     *out = (clt_mpt_blocks){.of = *dy};
     if (!m->shape.eight_bits) return CLT_OK;
-    clt_quantize_params p = quantised(dy);
-    p.rows_per_sample = m->shape.seq;
-    out->along = p.along = in_place(m, CLT_MPT_EIGHT_A, dy->rows, clt_blocks8_along_k(dy->cols, BLOCK), 1);
-    out->across = p.across =
-        in_place(m, place, dy->cols, clt_blocks8_across_k(dy->rows, m->shape.seq, BLOCK), 1);
-    return clt_op_quantize(m->ops, &p);
+    const int64_t k = clt_blocks8_across_k(dy->rows, m->shape.seq, BLOCK);
+    return both(m, dy, in_place(m, place, dy->cols, k, 1), out);
 }
 
 /* --- products --- */
@@ -229,6 +258,23 @@ uint64_t clt_mpt_eight_workspace(clt_device_type type, const clt_gemm_params *g)
 clt_status clt_mpt_product_with(clt_mpt *m, const clt_gemm_params *g, const clt_mpt_blocks *a,
                                 const clt_mpt_blocks *b) {
     return m->shape.eight_bits ? eight_bits(m, g, a, b) : clt_op_gemm(m->ops, g);
+}
+
+clt_status clt_mpt_linear_product(clt_mpt *m, const clt_gemm_params *g, int entry, const clt_mpt_blocks *a,
+                                  const clt_mpt_blocks *b) {
+    if (m->shape.fp8) return clt_mpt_fp8_product(m, g, entry, a, b);
+    clt_mpt_blocks own;
+    if (m->shape.eight_bits && g->form == CLT_GEMM_NT && !a) {
+        const clt_mpt_operand x = {.x = g->a, .rows = g->m, .cols = g->k};
+        CLT_TRY(clt_mpt_input(m, entry, &x, &own));
+        a = &own;
+    }
+    if (m->shape.eight_bits && g->form == CLT_GEMM_TN && !b) {
+        const clt_mpt_operand x = {.x = g->b, .rows = g->k, .cols = g->n};
+        CLT_TRY(clt_mpt_input_again(m, entry, &x, &own));
+        b = &own;
+    }
+    return clt_mpt_product_with(m, g, a, b);
 }
 
 clt_status clt_mpt_product(clt_mpt *m, const clt_gemm_params *g) {

@@ -134,7 +134,7 @@ static const clt_key own_keys[] = {
            "what the backward pass computes again: none; norms: outputs of norms and activations; blocks (or "
            "true): whole blocks, as fsdp_config.activation_checkpointing; default: none for fp32, norms "
            "otherwise, but none in numerics fast where the run then takes at most a quarter of the device's "
-           "memory",
+           "memory, and with exact8 and amp_fp8, which gain more, three quarters",
            .choices = recompute_names, .nullable = true),
     KEY_OF(stage, "zero_stage", c.shard.zero_stage, "\"auto\"",
            "what each rank holds only its part of; 0: nothing; 1: moments, with 16-bit types the fp32 "

@@ -213,13 +213,14 @@ clt_status clt_plan_refuse(const clt_config *c, const clt_plan *p, const clt_pla
 /* --- fitting --- */
 
 /* If the configuration does not decide: no recomputation if the run then takes at most a quarter of the
- * device's memory. */
+ * device's memory, with products in 8 bits, which gain more, three quarters. */
 static void keep_activations(const clt_config *c, const clt_plan_room *r, clt_plan *p) {
-    const clt_plan_room quarter = {r->type, r->capacity / 4, r->max_alloc, r->host};
+    const clt_plan_room part = {r->type, r->capacity / 4 * (c->eight_bits || c->fp8 ? 3 : 1), r->max_alloc,
+                                r->host};
     clt_plan kept = *p;
     kept.recompute = CLT_RECOMPUTE_NONE;
     if (!c->recompute_open) return;
-    if (!fits(c, &kept, &quarter, p->microbatch, &kept.memory)) return;
+    if (!fits(c, &kept, &part, p->microbatch, &kept.memory)) return;
     p->recompute = kept.recompute;
     p->memory = kept.memory;
 }

@@ -88,9 +88,9 @@ clt_status clt_plan_shards(const clt_plan *p, const clt_slab_table *t, clt_shard
  * and on several the lowest that fits, from 0 on where replicas are compared in numerics exact, otherwise
  * from 1 on. Microbatch: the configuration's, or the largest that fits `room`; at most the samples of a lane.
  * If the configuration does not set cltrain.recompute, fast 16-bit training keeps all activations if
- * it then takes at most a quarter of the room, and recomputes norms otherwise. Fast 16-bit training that does
- * not fit with the default logits buffer uses a smaller one. *fits: whether the plan fits the room; no
- * message if not. */
+ * it then takes at most a quarter of the room, training in 8 bits if it takes at most three quarters, and
+ * either recomputes norms otherwise. Fast 16-bit training that does not fit with the default logits buffer
+ * uses a smaller one. *fits: whether the plan fits the room; no message if not. */
 clt_status clt_plan_choose(const clt_config *cfg, const clt_plan_room *room, clt_plan *p, bool *fits);
 /* The same at this stage, whatever the configuration says; at a stage above 0 a configuration for stage 0
  * shards over all ranks. */
