@@ -31,6 +31,8 @@ static struct {
     int n_living;
     void *host[MAX_LIVING];
     int n_host;
+    clt_device *saves; /* the CPU whose own row tu_each_variant runs, or NULL */
+    int cases;         /* of that row, so far */
 } tu;
 
 void tu_init(int argc, char **argv) {
@@ -177,7 +179,10 @@ void tu_each_variant(const char *op, void (*run)(int device, const char *id)) {
             tu.brief = tu_second_cpu() && !own;
             /* On a CPU most of the time of a row for GPUs goes to the compiler's optimizer. */
             clt_device_compile_fast(tu_device(d), is_cpu(d) && i > 0 && !own && !tu_complete());
+            tu.saves = is_cpu(d) && own && !tu_complete() ? tu_device(d) : NULL;
+            tu.cases = 0;
             run(d, v[i].id);
+            tu.saves = NULL;
             clt_device_compile_fast(tu_device(d), false);
             tu.wide = tu.brief = false;
             tu_release();
@@ -185,6 +190,10 @@ void tu_each_variant(const char *op, void (*run)(int device, const char *id)) {
         tu.second_cpu = false;
         tu_assert_ok(clt_variant_force(tu_ops(d), op, NULL), "clt_variant_force");
     }
+}
+
+void tu_next_case(void) {
+    if (tu.saves) clt_device_compile_fast(tu.saves, tu.cases++ % 3 != 0);
 }
 
 bool tu_only_other_tiles(const clt_variant *row, int i) {

@@ -109,6 +109,7 @@ static void run_case(int device, const char *id, size_t c) {
     const problem *x = solved[c];
     uploaded u = attention_upload(device, fresh[c]);
     char what[96];
+    tu_next_case();
     tu_assert_ok(clt_op_attention_forward(tu_ops(device), &u.g.fwd), "forward");
     snprintf(what, sizeof what, "%s, case %zu: o", id, c);
     tu_assert_words(what, tu_download_as(u.o, x->s.type, x->n_o), x->o, x->n_o);

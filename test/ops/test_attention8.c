@@ -106,6 +106,7 @@ static bool run_case(int device, const char *id, size_t c) {
         tu_release();
         return false;
     }
+    tu_next_case();
     force_backward(device, id, &u.g);
     tu_assert_ok(clt_op_attention8_forward(tu_ops(device), &u.g.fwd), "forward");
     snprintf(what, sizeof what, "%s, case %zu: o", id, c);

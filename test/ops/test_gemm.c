@@ -206,6 +206,7 @@ static void epilogues(int device, const char *id) {
         t.bias = bits & 2, t.pre = bits & 4, t.residual = bits & 32, t.accumulate = (bits / 2) % 3 == 1;
         t.act = act ? CLT_ACT_GELU : CLT_ACT_NONE;
         t.grad_act = grad ? CLT_ACT_GELU : CLT_ACT_NONE;
+        tu_next_case();
         run_case(device, id, &t);
     }
 }
@@ -227,6 +228,7 @@ static void activations(int device, const char *id) {
     for (int act = 2; act < CLT_ACT_COUNT; act += step) {
         gemm_case t = {.form = CLT_GEMM_NT, .m = 9, .n = 37, .k = 11, .pre = true};
         t.act = t.grad_act = (clt_activation)act; /* both in one build */
+        tu_next_case();
         run_case(device, id, &t);
     }
 }

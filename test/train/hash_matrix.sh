@@ -269,7 +269,7 @@ fp8() {
     conf=("${options[@]}" max_duration=20ba precision=amp_fp8 cltrain.numerics=exact cltrain.recompute=none)
     make_reference fp8
     in_complete compare "8-bit floating point: 3 ranks, microbatch 1" $pocl 3 device_train_microbatch_size=1
-    compare "8-bit floating point: blocks recomputed" $pocl 1 cltrain.recompute=blocks
+    in_complete compare "8-bit floating point: blocks recomputed" $pocl 1 cltrain.recompute=blocks
     compare "8-bit floating point: norms recomputed" $pocl 1 cltrain.recompute=norms
     compare "8-bit floating point: stage 3, 2 ranks" $pocl 2 cltrain.zero_stage=3
     for i in 0 1 2; do
