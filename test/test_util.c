@@ -179,7 +179,7 @@ void tu_each_variant(const char *op, void (*run)(int device, const char *id)) {
             tu.brief = tu_second_cpu() && !own;
             /* On a CPU most of the time of a row for GPUs goes to the compiler's optimizer. */
             clt_device_compile_fast(tu_device(d), is_cpu(d) && i > 0 && !own && !tu_complete());
-            tu.saves = is_cpu(d) && own && !tu_complete() ? tu_device(d) : NULL;
+            tu.saves = is_cpu(d) && own && !tu.interpreted && !tu_complete() ? tu_device(d) : NULL;
             tu.cases = 0;
             run(d, v[i].id);
             tu.saves = NULL;

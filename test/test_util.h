@@ -53,7 +53,8 @@ const char *tu_device_name(int i);
  * by default are compiled without optimization, unless tu_complete. */
 void tu_each_variant(const char *op, void (*run)(int device, const char *id));
 /* Inside `run`, before a case with a program of its own: on a CPU only every third case of the row that CPUs
- * use is compiled with optimization, beginning with the first, unless tu_complete. */
+ * use is compiled with optimization, beginning with the first, unless tu_complete or an interpreter runs it.
+ */
 void tu_next_case(void);
 /* Whether row i of a table differs from an earlier one only in its tiles: the source, the body and the head
  * sizes are the same. Always false where warps are not emulated (test/emulated.sh), and with tu_complete. */

@@ -19,8 +19,8 @@
 # them:
 #     #gate -DACT=12
 #     #gate mfma,wmma -DHEAD_DIM=128
-# A row that requires no kind of GPU is compiled without them for every target, and with each of them for one of gfx90a,
-# gfx1100, sm_90 and dg2 in turn; with words or TEST_COMPLETE=1 for every target.
+# A row that requires no kind of GPU is compiled without them for two of gfx90a, gfx1100, sm_90 and dg2 in turn, one of
+# them AMD's, and with each of them for one; with words or TEST_COMPLETE=1 for every target.
 # The probes of clkernels/probe/ are compiled for the targets in the line "Targets" at their start, or for all.
 # A row of attention (MIN_D, MAX_D) is compiled only for head sizes that it supports. Programs that two tables share are
 # compiled once.
@@ -232,11 +232,13 @@ admits() {
 # Whether a target compiles a row with option set K (0: none), which is the program of this number; counts in $left what
 # it does not.
 takes_set() { # target requires K number
-    [ "$3" -gt 0 ] && [ ${#WORDS[@]} -eq 0 ] && [ -z "${TEST_COMPLETE:-}" ] || return 0
+    local again=0 # without options a second target, two further
+    [ ${#WORDS[@]} -eq 0 ] && [ -z "${TEST_COMPLETE:-}" ] || return 0
     case ",$2," in
     *,vendor=* | *,ptx,* | *,mma_bf16,* | *,wgmma,* | *,mfma,* | *,wmma,* | *,block_reads,*) return 0 ;;
     esac
-    [ "$1" = "${ANY[$4 % ${#ANY[@]}]}" ] || { left=$((left + 1)) && return 1; }
+    [ "$3" -gt 0 ] || again=2
+    [ "$1" = "${ANY[$4 % ${#ANY[@]}]}" ] || [ "$1" = "${ANY[($4 + again) % ${#ANY[@]}]}" ] || { left=$((left + 1)) && return 1; }
 }
 
 # The options with a head size that the row supports: 64 without one, or the limit of its params. Fails if the options name
@@ -330,7 +332,7 @@ for file in "${!COMPILES[@]}"; do
     echo failed >"$WORK/result.probe.${file//\//.}"
 done
 [ $rows -gt 0 ] || { echo "offline gates: no row's table/id contains ${WORDS[*]}" >&2; exit 2; }
-[ $left = 0 ] || echo "skipped: $left compilations of option sets that another target compiles (make check-long: all)"
+[ $left = 0 ] || echo "skipped: $left compilations of programs that another target compiles (make check-long: all)"
 failed=$(cat "$WORK"/result.* 2>/dev/null | grep -vc '^ok')
 echo "offline gates: $n compilations for ${TARGETS[*]}, $failed failed"
 [ "$failed" -eq 0 ]

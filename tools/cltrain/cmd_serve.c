@@ -31,7 +31,8 @@ static bool is_interrupted(void *unused) {
  * before the first client waits: on some drivers that takes longer than a request may. */
 static clt_status warm_up(clt_completion_server s) {
     enum { LONG = 100, NEW = 2 };
-    const int64_t n = CLT_MAX(1, CLT_MIN(clt_generator_facts(s.g).max_seq_len - NEW, LONG));
+    const int64_t n = CLT_MIN(clt_generator_facts(s.g).max_seq_len - NEW, LONG);
+    if (n < 1) return CLT_OK; /* no request of this kind fits the model */
     clt_str text = {0};
     clt_completion_request r;
     char *out = NULL;

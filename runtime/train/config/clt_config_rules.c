@@ -175,9 +175,9 @@ static clt_status resolve_recompute(clt_schema_reader *r, clt_config_builder *b)
                    : b->recompute >= 0         ? (clt_recompute)b->recompute
                    : narrow                    ? CLT_RECOMPUTE_NORMS
                                                : CLT_RECOMPUTE_NONE;
-    /* With exact8 no choice changes a bit. */
+    /* In exact numerics no choice changes a bit where products have 8 bits. */
     c->recompute_open = b->recompute < 0 && !b->activation_checkpointing && narrow &&
-                        (c->numerics == CLT_FAST || c->eight_bits);
+                        (c->numerics == CLT_FAST || c->eight_bits || c->fp8);
     return CLT_OK;
 }
 
