@@ -1,6 +1,6 @@
 /* Attention backward in 8-bit blocks on Hopper's matrix units (README.md is the definition), causal or, without ALiBi,
- * of every pair, without window, sequence ids, softcap and dropout: attention8_backward_kv_hopper for dk and dv, attention8_backward_q_hopper for
- * dq. The registers do not hold both sums of heads of more than 64 elements: attention8_backward_k_hopper and
+ * of every pair, without window, sequence ids, softcap and dropout: attention8_backward_kv_hopper for dk and dv,
+ * attention8_backward_q_hopper for dq. The registers do not hold both sums of heads of more than 64 elements: attention8_backward_k_hopper and
  * attention8_backward_v_hopper compute dk and dv of those.
  *
  * A work-group owns 64 * WGS rows of a head: keys and their values, or queries and their gradients of the output. Its

@@ -224,6 +224,7 @@ static void one_model(const char *text, products kind) {
             for (int again = CLT_RECOMPUTE_NONE; again <= CLT_RECOMPUTE_BLOCKS; again++) {
                 open_rig(&g, d, text, again == CLT_RECOMPUTE_BLOCKS && kind == EIGHT ? COPIES : kind,
                          microbatch, (clt_recompute)again);
+                assert_int_equal(((clt_mpt *)g.model)->n_kept > 0, again == CLT_RECOMPUTE_NONE);
                 const uint64_t n = g.table.total;
                 if (!want) {
                     want = clt_malloc(n * sizeof *want);

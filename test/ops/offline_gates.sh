@@ -238,7 +238,9 @@ takes_set() { # target requires K number
     *,vendor=* | *,ptx,* | *,mma_bf16,* | *,wgmma,* | *,mfma,* | *,wmma,* | *,block_reads,*) return 0 ;;
     esac
     [ "$3" -gt 0 ] || again=2
-    [ "$1" = "${ANY[$4 % ${#ANY[@]}]}" ] || [ "$1" = "${ANY[($4 + again) % ${#ANY[@]}]}" ] || { left=$((left + 1)) && return 1; }
+    for again in 0 $again; do [ "$1" != "${ANY[($4 + again) % ${#ANY[@]}]}" ] || return 0; done
+    left=$((left + 1))
+    return 1
 }
 
 # The options with a head size that the row supports: 64 without one, or the limit of its params. Fails if the options name

@@ -44,8 +44,9 @@ static clt_status take_other(clt_mpt *m, const char *name, int64_t count, clt_re
     return clt_mpt_take(m, &m->memory.other, name, count, 4, out);
 }
 
-/* The outputs of norms and activations are not there any more when a block goes backward. */
-static bool norms_go(const clt_mpt *m) {
+/* Blocks share the places of their norms' and activations' outputs: the backward pass makes these again, or
+ * reads the inputs that clt_mpt_keeps_inputs kept. */
+static bool norms_are_shared(const clt_mpt *m) {
     return m->shape.training && (m->shape.recompute == CLT_RECOMPUTE_NORMS || clt_mpt_keeps_inputs(m));
 }
 
@@ -63,7 +64,7 @@ static clt_status take_block(clt_mpt *m, clt_mpt_acts *a) {
     const clt_mpt_config *c = &m->cfg;
     int64_t R = m->rows, C = c->d_model, F = c->ffn_hidden;
     bool qk_norm = c->qk_ln || c->qk_gn, clip = c->clip_qkv > 0;
-    if (!norms_go(m)) {
+    if (!norms_are_shared(m)) {
         CLT_TRY(take_act(m, "norm_1", R * C, &a->n1));
         CLT_TRY(take_act(m, "norm_2", R * C, &a->n2));
         if (!(m->shape.training && clt_mpt_casts_activate(m)))
@@ -125,7 +126,7 @@ static int64_t mlp_places(const clt_mpt_config *c) {
 }
 
 /* Without dropout the gradient of a branch lies where the last block's output was: it is used backward only.
- * Where norms go and types have 16 bits, the other half of that place holds the norms' outputs, forward
+ * With shared norms and 16-bit types the other half of that place holds the norms' outputs, forward
  * too: they are done with when that block's output is written. */
 static bool branches_drop(const clt_mpt *m) {
     return m->cfg.resid_pdrop > 0 || m->cfg.drop_path > 0;
@@ -134,7 +135,7 @@ static bool branches_in_x_last(const clt_mpt *m) {
     return m->type != CLT_F32 && !branches_drop(m) && m->shape.recompute != CLT_RECOMPUTE_BLOCKS;
 }
 
-/* Where norms go, what lives only inside one branch or the head shares one buffer:
+/* With shared norms, what lives only inside one branch or the head shares one buffer:
  *   head       logits | norm_f's output | its gradient
  *   MLP        hidden values | their gradient (with GLU, three)
  *   attention  gradient of q|k|v | gradient of the attention's output
@@ -199,7 +200,7 @@ static clt_status take_gradients(clt_mpt *m) {
     int64_t R = m->rows, C = c->d_model;
     CLT_TRY(take_wide(m, "gradient", R * C, &m->dx));
     if (c->parallel_residual) CLT_TRY(take_wide(m, "gradient", R * C, &m->dmid));
-    if (!norms_go(m) || m->dnorm_type != m->type) {
+    if (!norms_are_shared(m) || m->dnorm_type != m->type) {
         CLT_TRY(clt_mpt_take(m, &m->memory.activations, "gradient", R * C, clt_dtype_bytes(m->dnorm_type),
                              &m->dnorm));
         m->dnf = m->dnorm;
@@ -411,7 +412,8 @@ static uint64_t logits_budget(const clt_mpt *m) {
 static int64_t head_rows(const clt_mpt *m) {
     const clt_mpt_config *c = &m->cfg;
     uint64_t bytes = clt_dtype_bytes(m->type), budget = logits_budget(m);
-    if (norms_go(m)) budget = CLT_MAX(budget, (uint64_t)(m->rows * (c->ffn_hidden + mlp_places(c))) * bytes);
+    if (norms_are_shared(m))
+        budget = CLT_MAX(budget, (uint64_t)(m->rows * (c->ffn_hidden + mlp_places(c))) * bytes);
     int64_t fit = (int64_t)(budget / ((uint64_t)m->shape.seq * (uint64_t)c->vocab_size * bytes));
     int64_t groups = CLT_CEIL_DIV(m->shape.microbatch, CLT_MAX(fit, 1));
     return CLT_CEIL_DIV(m->shape.microbatch, groups) * m->shape.seq;
@@ -435,7 +437,7 @@ clt_status clt_mpt_layout(clt_mpt *m) {
     m->dnorm_type = c->glu || split_qkv ? CLT_F32 : m->type;
 
     CLT_TRY(take_blocks(m));
-    CLT_TRY(norms_go(m) ? take_scratch(m) : take_places(m));
+    CLT_TRY(norms_are_shared(m) ? take_scratch(m) : take_places(m));
     CLT_TRY(take_wide(m, "norm statistics", m->out_rows, &m->meanf));
     CLT_TRY(take_wide(m, "norm statistics", m->out_rows, &m->rstdf));
     CLT_TRY(m->ends->take(m));

@@ -368,7 +368,8 @@ bool clt_config_knows(const char *dotted_key);
 
 /* Replaces {run_name}, {epoch}, {batch}, {sample}, {token}, {batch_in_epoch}, {sample_in_epoch},
  * {token_in_epoch}, {total_wct} (seconds), {rank}, {local_rank}, {node_rank} (each 0), {world_size} and
- * {local_world_size} (each 1). Other placeholders stay. malloc'ed. */
+ * {local_world_size} (each 1): rank 0 writes one file, whose name does not depend on the number of ranks.
+ * Other words in braces are left as they are. The caller frees the text. */
 char *clt_config_expand(const clt_config *c, const char *template_text, const clt_timestamp *t);
 
 /* Which group each named tensor belongs to (the listed groups claim in order, the rest is group 0) and
