@@ -19,12 +19,14 @@
  * Options: MT, tiles of 16 own rows of a warp; ROWS, a multiple of 64 with KEEP_DS; ITEMS = 2 ROWS / MT; SPAN, a
  * multiple of 16, and STEP, a divisor of it: how many of them are computed at once (SPAN if absent). OWN=1, KV_OWN=1
  * or 2: attention_backward_q, attention_backward_kv keeps operands of its own rows in registers (1: of k; 2: of k
- * and v). KEEP_DS=1: bf16, causal mask, no window. HEAD_DIM up to 128, a multiple of 8, TYPE (1, 2), features as in
+ * and v). KEEP_DS=1: bf16, causal mask, no window. SHARE=1: blocks take the local memory of own rows; not with dropout,
+ * softcap or sequence ids. HEAD_DIM up to 128, a multiple of 8, TYPE (1, 2), features as in
  * attention.clh.
  * Launch: local {ITEMS}, global {tiles * ITEMS, heads (backward_kv: key/value heads), batch}; attention_delta: local
  * {64}, global {T rounded up to 64, heads, batch}.
  * Requires: PTX with mma.sync m16n8k16, ldmatrix and cp.async; all rows at multiples of 16 bytes; local memory of
- * (2 ROWS + 4 SPAN) * UNITS * 16 + 16 SPAN bytes, and with KEEP_DS 3 (4 ROWS + 16 UNITS) * SPAN (ROWS: ITEMS). */
+ * (2 ROWS + 4 SPAN) * UNITS * 16 + 16 SPAN bytes (SHARE: the larger term of the sum in brackets), and with KEEP_DS
+ * 3 (4 ROWS + 16 UNITS) * SPAN (ROWS: ITEMS). */
 #ifndef TYPE
 #define TYPE 1
 #endif
@@ -52,6 +54,12 @@
 #endif
 #ifndef KV_OWN
 #define KV_OWN 0
+#endif
+#ifndef SHARE
+#define SHARE 0
+#endif
+#if SHARE && (KV_OWN != 2 || !KEEP_DS)
+#error "SHARE needs KEEP_DS and KV_OWN=2, which some features exclude"
 #endif
 #include "attention_mma.clh"
 #include "attention_mma_backward.clh"
@@ -116,6 +124,7 @@ attention_delta(__global const ELEM *dout, ulong dout_off, uint lddout, __global
 #define OWN_OPERANDS(t) LOAD_OWN_OPERANDS(t)
 #endif
 
+#if !KEEP_DS
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
 attention_backward_q(BACKWARD_ARGS, __global ELEM *dq, ulong dq_off, uint lddq)
 {
@@ -167,6 +176,7 @@ attention_backward_q(BACKWARD_ARGS, __global ELEM *dq, ulong dq_off, uint lddq)
         PUT_ROW(acc[x], side, factor, false, dq + dq_off + (base + i) * lddq + h * HEAD_DIM)
     }
 }
+#endif
 
 #undef OWN_OPERANDS
 #if KV_OWN == 2
@@ -269,11 +279,21 @@ attention_backward_q(BACKWARD_ARGS, __global ELEM *dq, ulong dq_off, uint lddq)
                 dv + dv_off + (base + j) * lddv + g * HEAD_DIM)                                              \
     }
 
+/* Starts to copy the first block. */
+#define START_QUERIES                                                                                        \
+    if (first < end) {                                                                                       \
+        float stat = 0.0f;                                                                                   \
+        LOAD_QUERIES(0, h, from)                                                                             \
+        STATS_OF(h, from)                                                                                    \
+        PUT_STATS(0)                                                                                         \
+    }                                                                                                        \
+    CLT_COPY_COMMIT();
+
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
 attention_backward_kv(BACKWARD_ARGS, __global ELEM *dk, ulong dk_off, uint lddk, __global ELEM *dv, ulong dv_off,
                       uint lddv, uint add KEPT_ARGS)
 {
-    __local uint4 tiles[(PLACE(2) + STATS_BYTES) / 16] __attribute__((aligned(128)));
+    __local uint4 tiles[(STATS_AT + STATS_BYTES) / 16] __attribute__((aligned(128)));
     CLT_MMA_LOCAL(tiles, ITEMS)
     ITEM_PLACE
     GROUP_PLACE
@@ -291,15 +311,16 @@ attention_backward_kv(BACKWARD_ARGS, __global ELEM *dk, ulong dk_off, uint lddk,
     COPY_ROWS(X_AT, ROWS, k + k_off + (base + j0) * ldk + g * HEAD_DIM, ldk, seq - j0)
     COPY_ROWS(Z_AT, ROWS, v + v_off + (base + j0) * ldv + g * HEAD_DIM, ldv, seq - j0)
     uint h = (uint)g * group, from = first;
-    if (first < end) {
-        float stat = 0.0f;
-        LOAD_QUERIES(0, h, from)
-        STATS_OF(h, from)
-        PUT_STATS(0)
-    }
+#if SHARE
     CLT_COPY_COMMIT();
+    OWN_ARRAYS(true)
+    barrier(CLK_LOCAL_MEM_FENCE);
+    START_QUERIES
+#else
+    START_QUERIES
 #if KV_OWN
     OWN_ARRAYS(KV_OWN == 2)
+#endif
 #endif
     uint stage = 0, next_h = h;
     for (uint next = from; first < end && h < (g + 1) * group; stage ^= 1, from = next, h = next_h) {

@@ -1,8 +1,9 @@
 /* gemm_mma: GEMM of 16-bit matrices on NVIDIA's matrix units from sm_80 on: mma.sync by warps, operands
- * loaded to local memory by asynchronous copies, STAGES steps in flight.
+ * loaded to local memory by asynchronous copies, STAGES steps in flight. With -DTURING=1 from sm_75 on: fp16,
+ * copies that are finished at once, two stages.
  *
  * A tile is BM x BN outputs in steps of BK along k, a warp computes 64 x 64 of them (gemm_mma.clh): with less,
- * reading operands from local memory takes longer than the products. A warp loads the operands of the next 16
+ * reading operands from local memory takes longer than the products (TURING: 64 x 32). A warp loads the operands of the next 16
  * along k while it multiplies those of the last. A tile of an operand has the same layout in local as in global
  * memory. If memory is not contiguous along k, ldmatrix transposes the tile. Results go through the local memory of
  * the first stage, so that rows of c are written whole. With PERSIST a work-group computes every so many-th tile, and
@@ -17,9 +18,9 @@
  * Order: the unit's inside a step of 16 along k, steps ascending, fp32 sums. For numerics fast. Elements
  * beyond an edge are zero: copies write zeros there and read nothing.
  *
- * Launch: local {WG, 1, 1}, WG = BM * BN / 128; global {ceil(n / BN) * WG, ceil(m / BM), slices}, with PERSIST
+ * Launch: local {WG, 1, 1}, WG = BM * BN / 128 (TURING: 64); global {ceil(n / BN) * WG, ceil(m / BM), slices}, with PERSIST
  * {at most as many groups * WG, 1, 1}.
- * Requires: PTX with mma.sync m16n8k16, ldmatrix and cp.async; rows of a and b at multiples of 8 elements;
+ * Requires: the instructions of ../include/clt_mma.clh; rows of a and b at multiples of 8 elements;
  * STAGES * (BM + BN) * BK * 2 bytes of local memory. */
 #ifndef IN_TYPE
 #define IN_TYPE 1
@@ -30,7 +31,14 @@
 #ifndef PERSIST
 #define PERSIST 0
 #endif
+#ifndef TURING
+#define TURING 0
+#endif
+#if TURING /* other registers hold operands that are on their way */
+#define WARP_N 32
+#else
 #define WARP_N 64
+#endif
 #define FAST 1
 #define ROW_BYTES (2 * BK)
 #include "gemm_epilogue.clh"
@@ -50,7 +58,7 @@
 #define B_ALONG_K (FORM == 0)
 #define HALVES (BK / 16) /* parts of a step, 16 along k */
 /* CLT_COPY_WAIT takes a literal. */
-#if STAGES != 3
+#if STAGES != 3 && !(TURING && STAGES == 2)
 #error "the next step is complete when one younger batch is left: three stages"
 #endif
 #define WAIT_FOR_NEXT() CLT_COPY_WAIT(1)
@@ -83,20 +91,58 @@ static inline operand operand_init(__global const ushort *x, ulong ld, bool alon
     return p;
 }
 
+/* Unit f of an operand: where it is stored, from the stage's start on, and how many of its bytes exist, `all` if its row
+ * does. */
+#define UNIT_PLACE(p, f, along_k, width) ((p).to + (f)*ROWS_AT_ONCE(along_k, width) * PITCH(along_k, width))
+#define UNIT_BYTES(p, f, along_k, width, all) ((f) * (int)ROWS_AT_ONCE(along_k, width) < (p).rows ? (all) : 0)
+#define ALL_BYTES(p) ((uint)clamp((p).elements, 0, 8) * 2)
+#define ADVANCE(p, along_k)                                                                                  \
+    (p).from += (p).step;                                                                                    \
+    if (along_k) (p).elements -= BK;                                                                         \
+    else (p).rows -= BK;
 /* The operand's tile of the next step into the stage at byte `at`. */
 #define COPY_OPERAND(p, at, along_k, width)                                                                  \
     {                                                                                                        \
-        const uint all_ = (uint)clamp((p).elements, 0, 8) * 2;                                               \
+        const uint all_ = ALL_BYTES(p);                                                                      \
         EACH(f, COPIES(width))                                                                               \
-        {                                                                                                    \
-            const uint bytes_ = f * (int)ROWS_AT_ONCE(along_k, width) < (p).rows ? all_ : 0;                 \
-            CLT_COPY_UNIT((at) + (p).to + f * ROWS_AT_ONCE(along_k, width) * PITCH(along_k, width),          \
-                          (p).from + f * (p).jump, bytes_);                                                  \
-        }                                                                                                    \
-        (p).from += (p).step;                                                                                \
-        if (along_k) (p).elements -= BK;                                                                     \
-        else (p).rows -= BK;                                                                                 \
+        CLT_COPY_UNIT((at) + UNIT_PLACE(p, f, along_k, width), (p).from + f * (p).jump,                      \
+                      UNIT_BYTES(p, f, along_k, width, all_));                                               \
+        ADVANCE(p, along_k)                                                                                  \
     }
+#if TURING
+/* The same by way of registers: an item loads units a whole step before it stores them. Units that the compiler knows to
+ * be whole are loaded without a branch, one behind the other. */
+#define FETCH_OPERAND(p, held, along_k, width)                                                               \
+    {                                                                                                        \
+        const uint all_ = ALL_BYTES(p);                                                                      \
+        if (all_ % 16 == 0)                                                                                  \
+            EACH(f, COPIES(width))                                                                           \
+            held[f] = clt_mma_unit((p).from + f * (p).jump, UNIT_BYTES(p, f, along_k, width, all_ & 16));    \
+        else                                                                                                 \
+            EACH(f, COPIES(width))                                                                           \
+            held[f] = clt_mma_unit((p).from + f * (p).jump, UNIT_BYTES(p, f, along_k, width, all_));         \
+        ADVANCE(p, along_k)                                                                                  \
+    }
+#define PUT_OPERAND(p, held, at, along_k, width)                                                             \
+    EACH(f, COPIES(width)) CLT_PUT_UNIT((at) + UNIT_PLACE(p, f, along_k, width), held[f]);
+#define FETCH_STEP(s)                                                                                        \
+    if ((s) < steps) {                                                                                       \
+        FETCH_OPERAND(from_a, held_a, A_ALONG_K, BM)                                                         \
+        FETCH_OPERAND(from_b, held_b, B_ALONG_K, BN)                                                         \
+    }
+#define HELD                                                                                                 \
+    uint4 held_a[COPIES(BM)], held_b[COPIES(BN)];                                                            \
+    FETCH_STEP(STAGES - 1)
+#define NEXT_STEP(s, at)                                                                                     \
+    if ((s) < steps) {                                                                                       \
+        PUT_OPERAND(from_a, held_a, at, A_ALONG_K, BM)                                                       \
+        PUT_OPERAND(from_b, held_b, (at) + A_TILE_BYTES, B_ALONG_K, BN)                                      \
+    }                                                                                                        \
+    FETCH_STEP((s) + 1)
+#else
+#define HELD
+#define NEXT_STEP(s, at) COPY_STEP(at, s)
+#endif
 
 /* Step s of k, if there is one, into the stage at `at`. */
 #define COPY_STEP(at, s)                                                                                     \
@@ -153,7 +199,7 @@ static inline operand operand_init(__global const ushort *x, ulong ld, bool alon
         if (A_ALONG_K) LOAD_ALONG_K(av[i], (at) + a_place, i, kk);                                           \
         else LOAD_ACROSS(av[i], (at) + a_place, i, kk, BM);                                                  \
     }                                                                                                        \
-    EACH(j, 4)                                                                                               \
+    EACH(j, WARP_N / 16)                                                                                     \
     {                                                                                                        \
         if (B_ALONG_K) LOAD_ALONG_K(bv[j], (at) + A_TILE_BYTES + b_place, j, kk);                            \
         else LOAD_ACROSS(bv[j], (at) + A_TILE_BYTES + b_place, j, kk, BN);                                   \
@@ -169,11 +215,13 @@ static inline operand operand_init(__global const ushort *x, ulong ld, bool alon
         const uint a_row = A_ALONG_K ? warp_m * 64 + lane % 16 : lane % 8 + lane / 16 * 8;                   \
         const uint a_place = A_ALONG_K ? BYTE_ALONG_K(a_row, lane / 16)                                      \
                                        : a_row * 2 * BM + warp_m * 128 + ((lane / 8 % 2 ^ (a_row & 7)) << 4); \
-        const uint b_row = B_ALONG_K ? warp_n * 64 + lane % 8 + lane / 16 * 8 : lane % 16;                   \
+        const uint b_row = B_ALONG_K ? warp_n * WARP_N + lane % 8 + lane / 16 * 8 : lane % 16;               \
+        const uint b_unit = warp_n * (WARP_N / 8) + lane / 16;                                               \
         const uint b_place = B_ALONG_K ? BYTE_ALONG_K(b_row, lane / 8 % 2)                                   \
-                                       : b_row * 2 * BN + warp_n * 128 + ((lane / 16 ^ (b_row & 7)) << 4);   \
-        EACH(i, 4) EACH(j, 8) EACH(t, 4) acc[i][j][t] = 0.0f;                                                \
-        uint av[2][4][4], bv[2][4][4], at = STAGE, free = 0;                                                 \
+                                       : b_row * 2 * BN + ((b_unit ^ (b_row & 7)) << 4);                     \
+        EACH(i, 4) EACH(j, WARP_N / 8) EACH(t, 4) acc[i][j][t] = 0.0f;                                       \
+        uint av[2][4][4], bv[2][WARP_N / 16][4], at = STAGE, free = 0;                                       \
+        HELD                                                                                                 \
         WAIT_FOR_NEXT();                                                                                     \
         barrier(CLK_LOCAL_MEM_FENCE);                                                                        \
         LOAD_OPERANDS(av[0], bv[0], at, 0)                                                                   \
@@ -187,8 +235,8 @@ static inline operand operand_init(__global const ushort *x, ulong ld, bool alon
                     at = at == (STAGES - 1) * STAGE ? 0 : at + STAGE;                                        \
                 }                                                                                            \
                 LOAD_OPERANDS(av[(kk + 1) % 2], bv[(kk + 1) % 2], at, (kk + 1) % HALVES)                     \
-                if (kk == 0) COPY_STEP(free, s + STAGES - 1)                                                 \
-                EACH(i, 4) EACH(j, 8)                                                                        \
+                if (kk == 0) { NEXT_STEP(s + STAGES - 1, free) }                                             \
+                EACH(i, 4) EACH(j, WARP_N / 8)                                                                      \
                 CLT_MMA(IN_TYPE, acc[i][j], av[kk % 2][i], bv[kk % 2][j / 2][j % 2 * 2],                     \
                         bv[kk % 2][j / 2][j % 2 * 2 + 1]);                                                   \
             }                                                                                                \
@@ -215,7 +263,7 @@ gemm(uint m, uint n, uint k, uint k_group, __global const ushort *a, ulong a_off
 #endif
     const uint steps = (k_end + BK - 1) / BK;
     __local float *const out = (__local float *)local_memory;
-    float acc[4][8][4];
+    float acc[4][WARP_N / 8][4];
     uint number = FIRST_TILE;
     START_TILE(number)
     do {

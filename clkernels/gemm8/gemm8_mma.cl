@@ -1,5 +1,5 @@
-/* gemm8_mma: products of 8-bit blocks on NVIDIA's matrix units from sm_80 on: mma.sync by warps, operands
- * loaded to local memory by asynchronous copies, three stages.
+/* gemm8_mma: products of 8-bit blocks on NVIDIA's matrix units from sm_80 on, with -DTURING=1 from sm_75 on:
+ * mma.sync by warps, operands loaded to local memory by copies, asynchronous from sm_80 on, in STAGES stages.
  *
  * A group of 8 warps computes 128 x 128 outputs in steps of 64 along k (../gemm/gemm_mma.clh). A warp sums a
  * block's products as integers, which is exact in any order, and then adds them to its fp32 chains.
@@ -10,12 +10,17 @@
  *   macros, order    gemm8_blocks.clh
  *
  * Launch: global {ceil(n / 128) * 256, ceil(m / 128)}, local {256, 1}.
- * Requires: PTX with mma.sync m16n8k32, ldmatrix and cp.async. */
+ * Requires: the instructions of ../include/clt_mma.clh. */
 #include "gemm8_blocks.clh"
 #include "../gemm/gemm_mma.clh"
 
 #define BK 64
 #define STEPS (BLOCK / BK) /* of a block */
+#if TURING /* unrolled, it spills there */
+#define EACH_STEP(i, n) _Pragma("nounroll") for (int i = 0; i < (n); i++)
+#else
+#define EACH_STEP(i, n) EACH(i, n)
+#endif
 
 /* A tile of step s: rows `first` ... ; those from `limit` on become zeros. */
 #define COPY_TILE(base, src, ld, first, limit, s)                                                            \
@@ -38,7 +43,7 @@
 
 /* sum += the products of the step in the stage at `at`. */
 #define MULTIPLY_STEP(sum, at)                                                                               \
-    EACH(kk, 2)                                                                                              \
+    EACH_STEP(kk, 2)                                                                                            \
     {                                                                                                        \
         uint av[4][4], bv[2][4];                                                                             \
         EACH(i, 4) CLT_LDMATRIX(av[i], (at) + BYTE_ALONG_K(a_row + i * 16, kk * 2 + lane / 16));             \
@@ -98,7 +103,7 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void gemm8(CLT_GEMM8_KE
         EACH(i, STAGES - 1) COPY_STEP(i * STAGE, s + i)
         for (uint block = begin; block < begin + group_blocks; block++) {
             LOAD_SCALES(block)
-            EACH(h, STEPS)
+            EACH_STEP(h, STEPS)
             {
                 CLT_COPY_WAIT(1);
                 barrier(CLK_LOCAL_MEM_FENCE);

@@ -1,7 +1,8 @@
-/* peak_matrix: only products on matrix units, to measure their rate in bf16 (runtime/device/clt_peak.c).
+/* peak_matrix: only products on matrix units, to measure their rate in 16-bit numbers (runtime/device/clt_peak.c).
  *
  *   -DWGMMA=1  Hopper's, by warpgroups: n times four products of 64 x 128 x 16 from local memory
- *   -DWGMMA=0  mma.sync: n times eight products of 16 x 8 x 16 from registers, by warps
+ *   -DWGMMA=0  mma.sync: n times eight products of 16 x 8 x 16 from registers, by warps; with -DTURING=1 of
+ *              fp16, as sm_75 has them
  *
  * Launch: global {any number of groups * 256}, local {256}. Requires: PTX with the instructions named. */
 #ifndef WGMMA
@@ -9,9 +10,16 @@
 #endif
 #if WGMMA
 #include "../include/clt_hopper.clh"
+#else
+#include "../include/clt_mma.clh"
 #endif
 
 #define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); i++)
+#if TURING
+#define TYPE 2
+#else
+#define TYPE 1
+#endif
 
 __kernel __attribute__((reqd_work_group_size(256, 1, 1))) void peak_matrix(__global float *out, ulong out_off, float m,
                                                                            float c, ulong n)
@@ -40,14 +48,8 @@ __kernel __attribute__((reqd_work_group_size(256, 1, 1))) void peak_matrix(__glo
 #else
     float d[8][4];
     EACH(i, 8) EACH(j, 4) d[i][j] = m;
-    const uint a = 0x3f803f00u ^ (lid * 2654435761u & 0x807f807fu), b = a * 5u & 0xbfffbfffu;
-    for (ulong i = 0; i < n; i++) {
-        EACH(p, 8)
-        __asm__ volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%4,%5}, "
-                         "{%4,%5}, {%0,%1,%2,%3};"
-                         : "+f"(d[p][0]), "+f"(d[p][1]), "+f"(d[p][2]), "+f"(d[p][3])
-                         : "r"(a), "r"(b));
-    }
+    const uint a = 0x3f803f00u ^ (lid * 2654435761u & 0x807f807fu), b = a * 5u & 0xbfffbfffu, four[4] = {a, b, a, b};
+    for (ulong i = 0; i < n; i++) EACH(p, 8) CLT_MMA(TYPE, d[p], four, a, b);
     EACH(i, 8) EACH(j, 4) sum += d[i][j];
 #endif
     out[out_off + get_global_id(0)] = sum + c;

@@ -7,7 +7,7 @@
  *            64.
  * Right      128 floats: c[m][n] = m + n, row after row.
  * Wrong      The build fails (the architecture is older than sm_80), or an element differs.
- * Targets    sm_90
+ * Targets    sm_80 sm_90
  * Sets       mma_bf16 */
 #pragma OPENCL FP_CONTRACT OFF
 

@@ -317,9 +317,9 @@ clt_status clt_device_memory_table(clt_device *dev, clt_memory_row **rows, int *
 /* The device's peak rates of fp32 fma (FLOP/s) and of copying (bytes/s, read plus write): measured once by
  * small kernels and cached. */
 clt_status clt_device_peak(clt_device *dev, double *fma_flops, double *copy_bytes);
-/* The same of the matrix units, or of a CPU's products of pairs, with bf16 operands and fp32 sums (FLOP/s). 0
- * where clkernels/peak/ has no kernel for them (it has some for the facts mma_bf16 and wgmma, and for CPUs
- * with AVX512-BF16), or where it does not build. */
+/* The same of the matrix units, or of a CPU's products of pairs, with 16-bit operands and fp32 sums (FLOP/s).
+ * 0 where clkernels/peak/ has no kernel for them (it has some for the facts mma_f16, mma_bf16 and wgmma, and
+ * for CPUs with AVX512-BF16), or where it does not build. */
 clt_status clt_device_matrix_peak(clt_device *dev, double *flops);
 /* From now on clt_device_peak and clt_device_matrix_peak measure at each call, and the larger of the measured
  * and the stored rate counts. */

@@ -78,6 +78,13 @@ static double check_mma(const clt_probe_answer *a, clt_device_facts *f) {
     return is_sum_of_indices(a->out, 16);
 }
 
+/* Two products, one after the other. */
+static double check_mma_f16(const clt_probe_answer *a, clt_device_facts *f) {
+    (void)f;
+    const float *out = a->out;
+    return is_sum_of_indices(out, 16) && is_sum_of_indices(out + 16 * 8, 16);
+}
+
 static double check_wgmma(const clt_probe_answer *a, clt_device_facts *f) {
     (void)f;
     return is_sum_of_indices(a->out, 64);
@@ -195,6 +202,12 @@ const clt_probe_row clt_probe_rows[] = {
      .options = {CL12},
      .applies = takes_inline_asm,
      .check = check_same},
+    {.fact = CLT_FACT_mma_f16,
+     .file = "probe/mma_f16.cl",
+     .options = {CL12},
+     .applies = has_inline_ptx,
+     .out = 2 * 16 * 8,
+     .check = check_mma_f16},
     {.fact = CLT_FACT_mma_bf16,
      .file = "probe/mma_bf16.cl",
      .options = {CL12},

@@ -38,10 +38,15 @@ static int64_t samples_at_once(const grad_params *g) {
     return parts > MOST_PARTS ? 0 : CLT_CEIL_DIV(batch, parts);
 }
 
+/* What a row with SHARE leaves out: the features for which operands do not stay in registers. */
+static bool is_plain(const params *p) {
+    return !(p->dropout > 0.0f) && !(p->softcap > 0.0f) && !p->seq_ids.buf;
+}
+
 /* The kernel copies ds in units of 16 bytes. */
 static bool takes_backward(const clt_variant *v, const grad_params *g) {
-    (void)v;
-    return g->fwd.window < 0 && g->spare.off % 8 == 0 && samples_at_once(g) > 0;
+    return g->fwd.window < 0 && g->spare.off % 8 == 0 && samples_at_once(g) > 0 &&
+           (!clt_variant_param(v, "SHARE", 0) || is_plain(&g->fwd));
 }
 
 /* dk, dv and ds of `samples` samples from `first` on. */

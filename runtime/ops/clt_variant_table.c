@@ -64,6 +64,7 @@ static int requirement_holds(const clt_ops *ops, const char *word) {
     if (!strcmp(word, "block_reads")) return f->block_reads;
     if (!strcmp(word, "half")) return f->half_arithmetic;
     if (!strcmp(word, "ptx")) return f->inline_ptx;
+    if (!strcmp(word, "mma_f16")) return f->mma_f16;
     if (!strcmp(word, "mma_bf16")) return f->mma_bf16;
     if (!strcmp(word, "wgmma")) return f->wgmma;
     if (!strcmp(word, "mfma")) return f->tile16_wave == 64;

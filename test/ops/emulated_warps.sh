@@ -6,7 +6,7 @@
 # at leisure: it compares numbers, and no clock
 # no sanitizer: it checks kernels
 cd "$(dirname "$0")/../.." && . test/lib.sh && . test/emulated.sh || exit 1
-emulate clt_mma.clh mma_ mma_bf16 attention/attention attention/attention_backward gemm/gemm gemm8/gemm8
+emulate clt_mma.clh mma_ "mma_bf16|mma_f16" attention/attention attention/attention_backward gemm/gemm gemm8/gemm8
 [ $rows -ge 7 ]
 report "$rows emulated rows" $?
 # Attention's programs name each row and its cases, the others each row.

@@ -10,10 +10,13 @@
 #   --verbose  one line per compilation (with registers, if the tool reports them), not only failures
 #   word       only rows whose "table/id" contains one of the words, and probes whose "probe/name" does
 #
-# Targets: gfx90a gfx942 gfx1100 gfx1201 (clang-19 with ROCm's device libraries), sm_90 (clang-19 with libclc, then ptxas),
-# Intel dg2 and, for rows that require block_reads, pvc and bmg (ocloc; old ones lack bmg). A target without tools is skipped with the reason. gfx942
-# and gfx1201 have the registers and wave sizes of gfx90a and gfx1100, so they compile only rows for matrix units, which
-# differ; with TEST_COMPLETE=1 (test/long/offline_gates.sh) gfx942 compiles every row.
+# Targets: gfx90a gfx942 gfx1100 gfx1201 (clang-19 with ROCm's device libraries), sm_75 sm_80 sm_86 sm_89 sm_90 (clang-19
+# with libclc, then ptxas), Intel dg2 and, for rows that require block_reads, pvc and bmg (ocloc; old ones lack bmg). A
+# target without tools is skipped with the reason. gfx942 and gfx1201 have the registers and wave sizes of gfx90a and
+# gfx1100, so they compile only rows for matrix units, which differ; with TEST_COMPLETE=1 (test/long/offline_gates.sh)
+# gfx942 compiles every row. NVIDIA's older targets compile only rows for matrix units (mma*): those of mma_f16 for sm_75,
+# those of mma_bf16 for sm_86 or, if they need more than 48 KiB of local memory, sm_90; with TEST_COMPLETE=1 for sm_90 and,
+# of mma_bf16, sm_80 and sm_89, too.
 #
 # A table may add option sets for the gates, one per line; every row, or each named row, is also compiled with each of
 # them:
@@ -87,7 +90,7 @@ choose_targets() {
     [ -n "$LIBCLC" ] || missing="$missing libclc-19"
     [ -n "$PTXAS" ] || missing="$missing ptxas $PTXAS_RELEASE"
     LLC=$(command -v llc-19) || missing="$missing llvm-19"
-    if [ -z "$missing" ]; then TARGETS+=(sm_90); else echo "skipped: sm_90 (not found: $missing)"; fi
+    if [ -z "$missing" ]; then TARGETS+=(sm_75 sm_80 sm_86 sm_89 sm_90); else echo "skipped: sm_75 sm_80 sm_86 sm_89 sm_90 (not found: $missing)"; fi
     if ! command -v ocloc >/dev/null; then
         echo "skipped: dg2 pvc bmg (not found: ocloc, package intel-opencl-icd)"
         return
@@ -138,11 +141,11 @@ work_groups() { # IR on stdin: "kernel items" a line
 }
 
 gate_nvidia() {
-    local o="$WORK/$4" alone=""
+    local o="$WORK/$4" alone="" arch=${1/sm_90/sm_90a}
     # shellcheck disable=SC2086
-    "$CLANG" $COMMON -target nvptx64--nvidiacl -Xclang -target-cpu -Xclang sm_90a -Xclang -target-feature -Xclang +ptx83 \
+    "$CLANG" $COMMON -target nvptx64--nvidiacl -Xclang -target-cpu -Xclang $arch -Xclang -target-feature -Xclang +ptx83 \
         -Xclang -mlink-builtin-bitcode -Xclang "$LIBCLC" $3 -emit-llvm -S "$2" -o "$o.ll" 2>"$o.log" &&
-        "$LLC" -mcpu=sm_90a -mattr=+ptx83 -O3 "$o.ll" -o "$o.ptx" 2>"$o.log" ||
+        "$LLC" -mcpu="$arch" -mattr=+ptx83 -O3 "$o.ll" -o "$o.ptx" 2>"$o.log" ||
         { grep -m1 -E 'error|warning' "$o.log"; return; }
     # Instructions for the assembler only (clt_ptx.h).
     if grep -q '//@' "$o.ptx"; then
@@ -154,7 +157,7 @@ gate_nvidia() {
         /\.entry / { match($0, /\.entry [A-Za-z0-9_]+/); name = substr($0, RSTART + 7, RLENGTH - 7) }
         { print } /^\)/ && items[name] {
             print ".reqntid " items[name] ", 1, 1" (items[name] > 256 ? "" : alone); items[name] = 0 }' sizes=1 - sizes=0 "$o.ptx" >"$o.sized.ptx"
-    "$PTXAS" -arch=sm_90a -v "$o.sized.ptx" -o "$o.cubin" >"$o.log" 2>&1 || { grep -m1 -E 'error|fatal' "$o.log"; return; }
+    "$PTXAS" -arch="$arch" -v "$o.sized.ptx" -o "$o.cubin" >"$o.log" 2>&1 || { grep -m1 -E 'error|fatal' "$o.log"; return; }
     awk '/Function properties for/ { n = $NF }
          /bytes stack frame/ { if ($1 + $5 + $9 > 0) bad = bad " " n ": " $0 }
          /Used [0-9]+ registers/ { for (i = 1; i < NF; i++) if ($i == "Used" && $(i + 1) + 0 > most) most = $(i + 1) + 0 }
@@ -210,15 +213,26 @@ probe_compiles() { # target file
     [ "${PROBED[$1 $2]}" = yes ]
 }
 
+# The same of a row for NVIDIA's products of warps. The assembler gives arrays in local memory 48 KiB before sm_90.
+admits_warps() { # target requires
+    local least=sm_86
+    [[ ,$2, != *,mma_f16,* ]] || least=sm_75
+    [[ ,$2, =~ ,local_mem\>=([0-9]+), ]] && [ "${BASH_REMATCH[1]}" -gt 49152 ] && least=sm_90
+    [ -z "${TEST_COMPLETE:-}" ] || [ $least != sm_86 ] || [[ $1 != sm_80 && $1 != sm_89 ]] || return 0
+    [[ $1 == "$least" || ($1 == sm_90 && -n ${TEST_COMPLETE:-}) ]]
+}
+
 # Whether a row with these requirements can run on this target.
-admits() {
+admits() { # target requires id
     local word
     [[ $1 != gfx942 || ,$2, == *,mfma,* || -n ${TEST_COMPLETE:-} ]] || return 1
     [[ $1 != gfx1201 || ,$2, == *,wmma,* ]] || return 1
+    [[ $1 != sm_[78]* || ,$2, == *,mma_* ]] || return 1
     [[ ($1 != pvc && $1 != bmg) || ,$2, == *,block_reads,* ]] || return 1
     case ",$2," in
     *,type=cpu,*) return 1 ;;
-    *,vendor=NVIDIA,* | *,ptx,* | *,mma_bf16,* | *,wgmma,*) [[ $1 == sm_* ]] ;;
+    *,mma_f16,* | *,mma_bf16,*) if [[ $3 == mma* ]]; then admits_warps "$1" "$2"; else [[ $1 == sm_90 ]]; fi ;;
+    *,vendor=NVIDIA,* | *,ptx,* | *,wgmma,*) [[ $1 == sm_90 ]] ;;
     *,mfma,*) [[ $1 == gfx9* ]] ;;
     *,wmma,*) [[ $1 == gfx1[12]* ]] ;;
     *,vendor=AMD,* | *,vendor=Advanced,*) [[ $1 == gfx* ]] ;;
@@ -235,7 +249,7 @@ takes_set() { # target requires K number
     local again=0 # without options a second target, two further
     [ ${#WORDS[@]} -eq 0 ] && [ -z "${TEST_COMPLETE:-}" ] || return 0
     case ",$2," in
-    *,vendor=* | *,ptx,* | *,mma_bf16,* | *,wgmma,* | *,mfma,* | *,wmma,* | *,block_reads,*) return 0 ;;
+    *,vendor=* | *,ptx,* | *,mma_f16,* | *,mma_bf16,* | *,wgmma,* | *,mfma,* | *,wmma,* | *,block_reads,*) return 0 ;;
     esac
     [ "$3" -gt 0 ] || again=2
     for again in 0 $again; do [ "$1" != "${ANY[($4 + again) % ${#ANY[@]}]}" ] || return 0; done
@@ -293,7 +307,7 @@ for table in clkernels/*/*.vt; do
         rows=$((rows + 1))
         [ "$params" = - ] || options=" -D${params//,/ -D}"
         for target in "${TARGETS[@]}"; do
-            admits "$target" "$requires" || continue
+            admits "$target" "$requires" "$id" || continue
             k=-1
             for more in "" "${extra[@]}"; do
                 case $more in
@@ -310,13 +324,14 @@ for table in clkernels/*/*.vt; do
         done
     done <"$table"
 done
-# Probes. pvc and bmg add nothing where dg2 compiles.
+# Probes. pvc and bmg add nothing where dg2 compiles, and NVIDIA's older targets nothing where sm_90 does.
 for file in clkernels/probe/*.cl; do
     wanted "probe/$(basename "$file" .cl)" || continue
     rows=$((rows + 1))
     names=$(sed -n 's/^ \* Targets *//p' "$file")
     for target in "${TARGETS[@]}"; do
         [[ $target != gfx942 || $names == *gfx942* || -n ${TEST_COMPLETE:-} ]] || continue
+        [[ $target != sm_[78]* || $names == *$target* ]] || continue
         [[ $target != pvc && $target != bmg && " ${names:-$target} " == *" $target "* ]] || continue
         compile "$target" "${file#clkernels/}" "" "probe/$(basename "$file" .cl)"
     done

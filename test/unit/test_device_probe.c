@@ -128,6 +128,11 @@ static void answer_mma(const uint32_t *in, uint32_t *out) {
     (void)in;
     times_unit(16, (float *)out);
 }
+static void answer_mma_f16(const uint32_t *in, uint32_t *out) {
+    (void)in;
+    times_unit(16, (float *)out);
+    times_unit(16, (float *)out + 16 * 8);
+}
 static void answer_wgmma(const uint32_t *in, uint32_t *out) {
     (void)in;
     times_unit(64, (float *)out);
@@ -166,6 +171,7 @@ static const struct {
     {CLT_FACT_vector_bits, answer_vector_bits, 256, 64, 64, 1},
     {CLT_FACT_block_reads, answer_block_reads, 1, 64, 64, 1},
     {CLT_FACT_inline_ptx, answer_same, 1, 64, 64, 1},
+    {CLT_FACT_mma_f16, answer_mma_f16, 1, 64, 2 * 16 * 8, 1},
     {CLT_FACT_mma_bf16, answer_mma, 1, 64, 16 * 8, 1},
     {CLT_FACT_wgmma, answer_wgmma, 1, 64, 64 * 8, 1},
     {CLT_FACT_tile16_wave, answer_tile16, 32, 64, 257, 1},

@@ -42,7 +42,8 @@ static void print_head(const bench *b) {
     printf("peak     %.1f GFLOP/s fp32 fma, %.1f GB/s copy (read plus write)\n", b->peak_flops * 1e-9,
            b->peak_bytes * 1e-9);
     if (b->peak_matrix > 0)
-        printf("matrix   %.1f GFLOP/s in products of bf16, the peak of such rows\n", b->peak_matrix * 1e-9);
+        printf("matrix   %.1f GFLOP/s in products of 16-bit numbers, the peak of such rows\n",
+               b->peak_matrix * 1e-9);
     printf("numerics %s\n\n", b->fast ? "fast" : "exact");
     printf("%-22s %-28s %-16s %11s %9s %9s %6s", "op", "shape", "variant", "time", "GFLOP/s", "GB/s", "peak");
     if (b->nominal > 0 || b->nominal_bytes > 0) printf(" %7s", "nominal");

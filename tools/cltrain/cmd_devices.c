@@ -78,6 +78,7 @@ static void print_probed(const clt_device_facts *f, const char *bar) {
                       : !f->inline_ptx     ? ""
                       : f->wgmma           ? ", inline PTX with mma, wgmma"
                       : f->mma_bf16        ? ", inline PTX with mma"
+                      : f->mma_f16         ? ", inline PTX with mma of fp16"
                                            : ", inline PTX";
     if (f->subgroups)
         printf("%s      sub-groups    %u wide%s%s\n", bar, f->subgroup_size,
