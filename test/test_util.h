@@ -35,8 +35,8 @@ bool tu_complete(void);
 /* Whether tu_each_variant runs rows of a CPU device that is not the one whose rows get all cases (PoCL's, or
  * the first one), and tu_complete is false. */
 bool tu_second_cpu(void);
-/* Fewer cases will do: with --tiny, and for rows that are not for CPUs with tu_second_cpu, because the same
- * kernels get all cases on the other device. */
+/* Fewer cases will do: with --tiny, and with tu_second_cpu, because the same kernels get all cases on the
+ * other device. */
 bool tu_brief(void);
 /* Runs the group and closes the devices: the exit code of the program. Use through tu_run. */
 int tu_run_group(const char *name, const struct CMUnitTest *tests, size_t n);
@@ -48,14 +48,18 @@ clt_device *tu_device(int i);
 clt_ops *tu_ops(int i); /* numerics exact; variants are checked before use, but not with --tiny */
 const char *tu_device_name(int i);
 
-/* Calls run(device, variant id) with the variant forced, for every row of `op` that is usable on each device.
- * Prints the names. Buffers that run leaves are freed after each call. On a CPU the rows that it does not use
- * by default are compiled without optimization, unless tu_complete. */
+/* Calls run(device, variant id) with the variant forced, for every row of `op` that is usable on each device;
+ * with tu_second_cpu for rows that are for CPUs or that the other device lacks. Prints the names. Buffers
+ * that run leaves are freed after each call. On a CPU the rows that it does not use by default are compiled
+ * without optimization, unless tu_complete. */
 void tu_each_variant(const char *op, void (*run)(int device, const char *id));
 /* Inside `run`, before a case with a program of its own: on a CPU only every third case of the row that CPUs
  * use is compiled with optimization, beginning with the first, unless tu_complete or an interpreter runs it.
  */
 void tu_next_case(void);
+/* Before a case of a long list: whether it is left out. An interpreter (test/ops/oclgrind.sh) takes every
+ * third one of each row, beginning with the first, unless tu_complete. */
+bool tu_left_out(void);
 /* Whether row i of a table differs from an earlier one only in its tiles: the source, the body and the head
  * sizes are the same. Always false where warps are not emulated (test/emulated.sh), and with tu_complete. */
 bool tu_only_other_tiles(const clt_variant *row, int i);

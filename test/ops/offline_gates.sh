@@ -23,7 +23,7 @@
 #     #gate -DACT=12
 #     #gate mfma,wmma -DHEAD_DIM=128
 # A row that requires no kind of GPU is compiled without them for two of gfx90a, gfx1100, sm_90 and dg2 in turn, one of
-# them AMD's, and with each of them for one; with words or TEST_COMPLETE=1 for every target.
+# them AMD's, and with every third of them for one; with words or TEST_COMPLETE=1 with all for every target.
 # The probes of clkernels/probe/ are compiled for the targets in the line "Targets" at their start, or for all.
 # A row of attention (MIN_D, MAX_D) is compiled only for head sizes that it supports. Programs that two tables share are
 # compiled once.
@@ -246,13 +246,15 @@ admits() { # target requires id
 # Whether a target compiles a row with option set K (0: none), which is the program of this number; counts in $left what
 # it does not.
 takes_set() { # target requires K number
-    local again=0 # without options a second target, two further
+    local again=0 at=$4 # without options a second target, two further
     [ ${#WORDS[@]} -eq 0 ] && [ -z "${TEST_COMPLETE:-}" ] || return 0
     case ",$2," in
     *,vendor=* | *,ptx,* | *,mma_f16,* | *,mma_bf16,* | *,wgmma,* | *,mfma,* | *,wmma,* | *,block_reads,*) return 0 ;;
     esac
-    [ "$3" -gt 0 ] || again=2
-    for again in 0 $again; do [ "$1" != "${ANY[($4 + again) % ${#ANY[@]}]}" ] || return 0; done
+    if [ "$3" = 0 ]; then again=2; else at=$((at / 3)); fi
+    if [ "$3" = 0 ] || [ $(($4 % 3)) = 0 ]; then
+        for again in 0 $again; do [ "$1" != "${ANY[(at + again) % ${#ANY[@]}]}" ] || return 0; done
+    fi
     left=$((left + 1))
     return 1
 }

@@ -131,7 +131,7 @@ static bool wanted(const char *id, const shape *s) {
 
 /* A second CPU takes every third case; those of its own row have every option of a program. */
 static void run_variant(int device, const char *id) {
-    const size_t step = !tu_tiny() && (tu_brief() || tu_second_cpu()) ? 3 : 1;
+    const size_t step = !tu_tiny() && tu_brief() ? 3 : 1;
     int n = 0;
     for (size_t c = 0; c < n_cases; c += step)
         if (wanted(id, &solved[c]->s)) n += run_case(device, id, c);

@@ -112,7 +112,7 @@ microbatch() {
 
 drivers() {
     POCL_MAX_PTHREAD_COUNT=1 compare "PoCL on one thread" $pocl 1
-    POCL_DEVICES=basic compare "PoCL's basic driver" $pocl 1
+    POCL_DEVICES=basic in_complete compare "PoCL's basic driver" $pocl 1
     POCL_KERNELLIB_NAME=avx2 compare "PoCL for AVX2" $pocl 1
     [ -n "$intel" ] && compare "Intel's runtime" intel 1
 }
@@ -222,6 +222,7 @@ stages() {
     in_complete stage 3 3 ", 5 samples"
     hybrid 4 2 ", 5 samples"
     # With 16-bit weights and fast numerics the number of ranks changes bits, groups do not.
+    complete || { left=$((left + 2)); return; }
     conf+=(global_train_batch_size=16 precision=amp_bf16)
     run full $pocl 4 cltrain.zero_stage=3 || { tail -n 5 "$tmp/full.log"; fail "stage 3, amp_bf16"; return; }
     reference=full
@@ -244,7 +245,7 @@ eight() {
     make_reference eight
     in_complete compare "8 bits: 3 ranks, microbatch 1" $pocl 3 device_train_microbatch_size=1
     in_complete compare "8 bits: blocks of one sample" $pocl 1 device_train_microbatch_size=auto
-    CLTRAIN_VARIANT=gemm8=portable,quantize=portable compare "8 bits: portable kernels" $pocl 1
+    CLTRAIN_VARIANT=gemm8=portable,quantize=portable in_complete compare "8 bits: portable kernels" $pocl 1 # test_gemm8
     stage 2 3 ", 8 bits"
     for i in 0 1 2; do
         run resumed $pocl "${n[i]}" max_duration="${end[i]}ba" || { tail -n 5 "$tmp/resumed.log"; fail "8 bits"; return; }
@@ -277,7 +278,7 @@ fp8() {
     done
     same "8-bit floating point: resumed on other numbers of ranks" resumed
     [ -n "$intel" ] || return
-    compare "8-bit floating point: Intel's runtime" intel 1
+    in_complete compare "8-bit floating point: Intel's runtime" intel 1
 }
 
 # vit_legs NAME: the reference stopped three times, each part on other devices and ranks
