@@ -30,6 +30,8 @@ start() { # steps
     pid=$!
 }
 everyone() { pgrep -f "save_folder=$tmp/run"; }
+# Ranks alone, which are mpirun's children: a run survives the death of a process that compiles for a rank.
+ranks() { pgrep -f "mpirun .*save_folder=$tmp/run" | xargs -r -n 1 pgrep -P; }
 announced() { sed -n 's/^checkpoint saved: .*-ba\([0-9]*\) .*/\1/p' "$tmp/run.log" | tail -n 1; }
 newest() { "$cltrain" -q ckpt ls "$tmp/run" 2>/dev/null | sed -n 's/.*ep[0-9]*-ba\([0-9]*\).*/\1/p' | sort -n | tail -n 1; }
 
@@ -64,7 +66,10 @@ for k in $(seq "$KILLS"); do
     # Before it has become its program the kill would hit nothing, and the run would never end.
     while [ -z "$(everyone)" ] && kill -0 $pid 2>/dev/null; do sleep 0.01; done
     case $((k % 3)) in
-    0) victims=$(everyone | tail -n 1); kills_rank=$((kills_rank + 1)) ;;
+    0)
+        while [ -z "$(ranks)" ] && kill -0 $pid 2>/dev/null; do sleep 0.01; done
+        victims=$(ranks | tail -n 1) kills_rank=$((kills_rank + 1))
+        ;;
     1) victims=$(everyone); kills_all=$((kills_all + 1)) ;;
     2) victims=$pid; kills_launch=$((kills_launch + 1)) ;;
     esac
