@@ -59,7 +59,11 @@ void tu_each_variant(const char *op, void (*run)(int device, const char *id));
 void tu_next_case(void);
 /* Before a case of a long list: whether it is left out. An interpreter (test/ops/oclgrind.sh) takes every
  * third one of each row, beginning with the first, unless tu_complete. */
+/* Before a case of a long list: whether it is left out. An interpreter (test/ops/oclgrind.sh) and emulated
+ * warps (test/emulated.sh) take every third one of each row, beginning with the first, unless tu_complete. */
 bool tu_left_out(void);
+/* Whether a device is a CPU, but not the one whose rows get all cases, and tu_complete is false. */
+bool tu_spare_cpu(int device);
 /* Whether row i of a table differs from an earlier one only in its tiles: the source, the body and the head
  * sizes are the same. Always false where warps are not emulated (test/emulated.sh), and with tu_complete. */
 bool tu_only_other_tiles(const clt_variant *row, int i);

@@ -110,6 +110,7 @@ static void logits_are_the_same_words(void **state) {
         for (size_t i = 0; i < CLT_COUNT_OF(models); i++) {
             /* with a window one driver compiles the CPU variant for seconds, and no other test uses it */
             const char *row = i == WINDOWED ? "portable" : NULL;
+            if (i > 0 && tu_spare_cpu(d)) break;
             tu_assert_ok(clt_variant_force(tu_ops(d), "attention", row), "clt_variant_force");
             one_model(models[i], d);
         }
@@ -149,6 +150,7 @@ static void same_words(const float *got, const float *want) {
 static void texts_grow_together(void **state) {
     (void)state;
     for (int d = 0; d < tu_device_count(); d++) {
+        if (tu_spare_cpu(d)) continue;
         optimize(d, false);
         for (size_t i = 0; i < CLT_COUNT_OF(models); i++) {
             pair p = {0};
@@ -257,6 +259,7 @@ static void fast_text(clt_ops *fast, const char *text, int device, clt_dtype typ
 static void fast_steps_agree(void **state) {
     (void)state;
     for (int d = 0; d < tu_device_count(); d++) {
+        if (tu_spare_cpu(d)) continue;
         clt_ops *fast;
         clt_ops_params params = clt_ops_params_default();
         params.numerics = CLT_FAST;
