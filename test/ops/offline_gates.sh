@@ -22,8 +22,8 @@
 # them:
 #     #gate -DACT=12
 #     #gate mfma,wmma -DHEAD_DIM=128
-# A row that requires no kind of GPU is compiled without them for two of gfx90a, gfx1100, sm_90 and dg2 in turn, one of
-# them AMD's, and with every third of them for one; with words or TEST_COMPLETE=1 with all for every target.
+# A row that requires no kind of GPU is compiled without them for one of gfx90a, gfx1100, sm_90 and dg2 in turn, and so
+# with every third of them; with words or TEST_COMPLETE=1 with all for every target.
 # The probes of clkernels/probe/ are compiled for the targets in the line "Targets" at their start, or for all.
 # A row of attention (MIN_D, MAX_D) is compiled only for head sizes that it supports. Programs that two tables share are
 # compiled once.
@@ -246,14 +246,14 @@ admits() { # target requires id
 # Whether a target compiles a row with option set K (0: none), which is the program of this number; counts in $left what
 # it does not.
 takes_set() { # target requires K number
-    local again=0 at=$4 # without options a second target, two further
+    local at=$4
     [ ${#WORDS[@]} -eq 0 ] && [ -z "${TEST_COMPLETE:-}" ] || return 0
     case ",$2," in
     *,vendor=* | *,ptx,* | *,mma_f16,* | *,mma_bf16,* | *,wgmma,* | *,mfma,* | *,wmma,* | *,block_reads,*) return 0 ;;
     esac
-    if [ "$3" = 0 ]; then again=2; else at=$((at / 3)); fi
+    [ "$3" = 0 ] || at=$((at / 3))
     if [ "$3" = 0 ] || [ $(($4 % 3)) = 0 ]; then
-        for again in 0 $again; do [ "$1" != "${ANY[(at + again) % ${#ANY[@]}]}" ] || return 0; done
+        [ "$1" != "${ANY[at % ${#ANY[@]}]}" ] || return 0
     fi
     left=$((left + 1))
     return 1
