@@ -57,8 +57,6 @@ void tu_each_variant(const char *op, void (*run)(int device, const char *id));
  * use is compiled with optimization, beginning with the first, unless tu_complete or an interpreter runs it.
  */
 void tu_next_case(void);
-/* Before a case of a long list: whether it is left out. An interpreter (test/ops/oclgrind.sh) takes every
- * third one of each row, beginning with the first, unless tu_complete. */
 /* Before a case of a long list: whether it is left out. An interpreter (test/ops/oclgrind.sh) and emulated
  * warps (test/emulated.sh) take every third one of each row, beginning with the first, unless tu_complete. */
 bool tu_left_out(void);
