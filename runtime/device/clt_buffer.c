@@ -92,11 +92,17 @@ clt_status clt_buffer_wrap(clt_device *dev, void *host, size_t bytes, const char
 
 clt_status clt_buffer_create_pinned(clt_device *dev, size_t bytes, const char *name, clt_buffer **out) {
     char want[32], have[32];
-    cl_mem mem;
-    void *host;
+    clt_buffer b = {.dev = dev, .bytes = bytes, .pinned = true};
     CLT_TRY(clt_steady_check(dev, "creating buffer", name));
     if (bytes == 0) return clt_error(CLT_FAIL, "buffer '%s' has no bytes", name);
-    const cl_int e = clt_pinned_get(dev, bytes, &mem, &host);
+    cl_int e = clt_registered_get(dev, bytes, &b.registered);
+    if (e == CL_SUCCESS) {
+        b.host = b.registered.host;
+    } else {
+        clt_debug("%s does not register %zu bytes of memory: %s", dev->facts.name, bytes, clt_cl_name(e));
+        b.registered.bytes = 0;
+        e = clt_pinned_get(dev, bytes, &b.mem, &b.host);
+    }
     if (dev->hung) return clt_hung_error(dev, "getting pinned memory");
     clt_cl_count(dev, e);
     if (e != CL_SUCCESS)
@@ -105,7 +111,7 @@ clt_status clt_buffer_create_pinned(clt_device *dev, size_t bytes, const char *n
                          "on this host, or keep the state on the device (cltrain.offload: none)",
                          dev->facts.name, name, clt_human_bytes((double)bytes, want),
                          clt_human_bytes((double)dev->counters.pinned_bytes, have), clt_cl_name(e));
-    *out = add((clt_buffer){.dev = dev, .mem = mem, .bytes = bytes, .pinned = true, .host = host}, name);
+    *out = add(b, name);
     return CLT_OK;
 }
 
@@ -128,11 +134,13 @@ bool clt_buffer_is_on_device(const clt_buffer *b) {
     return !b->pinned && !b->file;
 }
 
-static void release(clt_buffer *b) {
+void clt_buffer_release(clt_buffer *b) {
     if (b->file) return;
     if (b->pinned) clt_pinned_wait(b->dev);
     if (b->dev->hung) return;
-    if (b->pinned)
+    if (b->registered.bytes)
+        clt_registered_free(&b->registered);
+    else if (b->pinned)
         clt_pinned_free(b->dev, b->mem, b->host);
     else
         clReleaseMemObject(b->mem);
@@ -148,7 +156,7 @@ void clt_buffer_destroy(clt_buffer *b) {
         if (b->dev->buffers == b) b->dev->buffers = b->next;
         b->dev->counters.bytes -= device_bytes(b);
         if (b->pinned) b->dev->counters.pinned_bytes -= b->bytes;
-        release(b);
+        clt_buffer_release(b);
     }
     clt_free(b);
 }

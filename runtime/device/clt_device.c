@@ -244,7 +244,7 @@ static void warn_living(clt_device *dev) {
         next = b->next;
         if (n++ == 0)
             clt_warn("device %s is closed, but its buffer '%s' was not destroyed", dev->facts.name, b->name);
-        if (!dev->hung) clReleaseMemObject(b->mem);
+        clt_buffer_release(b);
         b->dev = NULL;
         b->prev = b->next = NULL;
     }

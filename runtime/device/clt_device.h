@@ -108,10 +108,12 @@ clt_status clt_buffer_create(clt_device *dev, size_t bytes, const char *name, cl
 /* A buffer in `host` memory (CL_MEM_USE_HOST_PTR), which must be page aligned and outlive the buffer. The
  * caller keeps it. */
 clt_status clt_buffer_wrap(clt_device *dev, void *host, size_t bytes, const char *name, clt_buffer **out);
-/* A buffer in host memory that the driver has mapped, so that copies between it and the device are fast
- * (clt_buffer_send and clt_buffer_fetch with the address that clt_buffer_host gives). Contents are undefined.
- * The host reads, writes and fills it in the functions below, after a wait for everything that is queued.
- * Kernels, copies and maps of it are CLT_FAIL. CLT_NO_MEMORY, with a message, if the driver gives none. */
+/* A buffer in host memory that the driver has pinned, so that copies between it and the device are fast
+ * (clt_buffer_send and clt_buffer_fetch with the address that clt_buffer_host gives). It takes no device
+ * memory if the driver registers memory of the program's; a driver that does not gives its own. Contents are
+ * undefined. The host reads, writes and fills it in the functions below, after a wait for everything that is
+ * queued. Kernels, copies and maps of it are CLT_FAIL. CLT_NO_MEMORY, with a message, if the driver gives
+ * none. */
 clt_status clt_buffer_create_pinned(clt_device *dev, size_t bytes, const char *name, clt_buffer **out);
 /* A buffer in a file (clt_scratch.h), which must outlive it; it begins with zeros. The host reads, writes and
  * fills it in the functions below; the device uses what the host moves elsewhere. Errors of clt_scratch_grow.

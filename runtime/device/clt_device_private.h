@@ -45,12 +45,22 @@ struct clt_kernel {
     double seconds;
 };
 
+/* Pages of the program's that the driver has registered: its copies from and to them are as fast as those of
+ * its own pinned memory (clt_pinned_get), but they take no device memory. NVIDIA's driver takes device memory
+ * of the same size when a buffer is mapped, so these are not. */
+typedef struct {
+    cl_mem mem;
+    void *host;
+    size_t bytes; /* 0: none */
+} clt_registered;
+
 struct clt_buffer {
     clt_device *dev; /* NULL after the device was closed */
-    cl_mem mem;
+    cl_mem mem;      /* NULL: in a file, or registered */
     size_t bytes;
     bool wrapped, pinned;
-    clt_scratch *file; /* where the buffer is, from file_offset on; NULL: in memory */
+    clt_registered registered; /* of a pinned buffer; without bytes: it is the driver's own pinned memory */
+    clt_scratch *file;         /* where the buffer is, from file_offset on; NULL: in memory */
     uint64_t file_offset;
     void *host;       /* for clt_buffer_host; NULL: it was not called yet */
     uint64_t address; /* as a kernel sees it; 0: not known yet */
@@ -216,9 +226,14 @@ clt_status clt_buffer_check_on_device(const clt_buffer *b, size_t offset, size_t
 /* clt_transfer.c */
 /* Makes sure that dev->side is there: a queue that does not wait for the device's work. */
 cl_int clt_side_open(clt_device *dev);
-/* Pinned memory: *host is the mapped address of *mem and stays valid until clt_pinned_free. */
+/* For much memory. The caller frees what it gets, after the last copy. The contents are zeros. */
+cl_int clt_registered_get(clt_device *dev, size_t bytes, clt_registered *out);
+void clt_registered_free(clt_registered *r);
+/* For little memory: *host is the mapped address of *mem and stays valid until clt_pinned_free. */
 cl_int clt_pinned_get(clt_device *dev, size_t bytes, cl_mem *mem, void **host);
 void clt_pinned_free(clt_device *dev, cl_mem mem, void *host);
+/* Gives back the memory of a buffer; nothing if the device hangs. */
+void clt_buffer_release(clt_buffer *b);
 /* Before the host touches pinned memory, or frees it: copies from and to it may be queued, in any queue. */
 clt_status clt_pinned_wait(clt_device *dev);
 /* clt_buffer_fill32 of a pinned buffer, after its checks. */

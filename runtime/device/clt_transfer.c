@@ -4,11 +4,15 @@
 #include "runtime/device/clt_device_private.h"
 
 #include <string.h>
+#include <sys/mman.h>
 
 #include "runtime/base/clt_thread.h"
 
 /* Bytes of the largest block, which is also the most that is moved at once, and of the smallest. */
 enum { BLOCK = 16 << 20, SMALLEST_BLOCK = 64 << 10 };
+
+/* Bytes of host memory that a thread touches, fills or copies at once. */
+enum { SLICE = 2 << 20, PAGE = 4096 };
 
 /* --- pinned memory --- */
 
@@ -18,7 +22,33 @@ cl_int clt_side_open(clt_device *dev) {
     return e;
 }
 
-/* Pinned memory is a mapped buffer. */
+static void touch_slice(void *ctx, size_t i) {
+    const clt_registered *r = ctx;
+    const size_t end = CLT_MIN((i + 1) * SLICE, r->bytes);
+    for (size_t at = i * SLICE; at < end; at += PAGE) ((volatile char *)r->host)[at] = 0;
+}
+
+/* The pages are touched by all cores, because the driver would touch them with one, and are large where the
+ * system has such. A child process does not get them: after a fork, the system would copy what is pinned. */
+cl_int clt_registered_get(clt_device *dev, size_t bytes, clt_registered *out) {
+    cl_int e;
+    *out = (clt_registered){.bytes = bytes};
+    out->host = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (out->host == MAP_FAILED) return CL_OUT_OF_HOST_MEMORY;
+    madvise(out->host, bytes, MADV_DONTFORK);
+    madvise(out->host, bytes, MADV_HUGEPAGE);
+    clt_parallel_for(CLT_CEIL_DIV(bytes, (size_t)SLICE), 0, touch_slice, out);
+    out->mem = clCreateBuffer(dev->context, CL_MEM_USE_HOST_PTR | CL_MEM_READ_WRITE, bytes, out->host, &e);
+    if (e != CL_SUCCESS) munmap(out->host, bytes);
+    return e;
+}
+
+void clt_registered_free(clt_registered *r) {
+    clReleaseMemObject(r->mem);
+    munmap(r->host, r->bytes);
+}
+
+/* The driver's own pinned memory, which is a mapped buffer. */
 cl_int clt_pinned_get(clt_device *dev, size_t bytes, cl_mem *mem, void **host) {
     cl_int e = clt_side_open(dev);
     if (e != CL_SUCCESS) return e;
@@ -124,7 +154,7 @@ void clt_transfer_free(clt_device *dev) {
 
 /* --- copies between host memory --- */
 
-enum { SLICE = 2 << 20, COPY_THREADS = 4 };
+enum { COPY_THREADS = 4 };
 
 typedef struct {
     char *dst;

@@ -37,7 +37,7 @@ typedef struct {
     float *host_a, *host_b, *host_c; /* for the anchor on the host */
 } gemm_work;
 
-#define SUITES "square, mpt-small, mpt-125m, mpt-125m-256, mpt-125m-2k, mpt-1b, mpt-7b, mpt-1b-few"
+#define SUITES "square, mpt-small, mpt-125m, mpt-125m-256, mpt-125m-2k, mpt-1b, mpt-7b, mpt-13b, mpt-1b-few"
 
 static const char *const form_name[] = {"NT", "NN", "TN"};
 
@@ -354,7 +354,8 @@ static clt_status run_suite(bench *b, const bool *with) {
         int64_t d, vocab, tokens, gpu_tokens;
     } model[] = {{"mpt-small", 256, 4096, 1024, 1024},   {"mpt-125m", 768, 50368, 256, 32768},
                  {"mpt-125m-256", 768, 50368, 256, 256}, {"mpt-125m-2k", 768, 50368, 2048, 2048},
-                 {"mpt-1b", 2048, 50368, 2048, 16384},   {"mpt-7b", 4096, 50368, 2048, 8192}};
+                 {"mpt-1b", 2048, 50368, 2048, 16384},   {"mpt-7b", 4096, 50368, 2048, 8192},
+                 {"mpt-13b", 5120, 50368, 1024, 4096}};
     const bool cpu = clt_device_get_facts(b->dev)->type == CLT_DEVICE_CPU;
     if (!strcmp(b->suite, "square")) return run_square(b, with);
     if (!strcmp(b->suite, "mpt-1b-few")) return run_few(b, with);

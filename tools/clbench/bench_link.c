@@ -1,22 +1,16 @@
 /* clbench link: copies between the host's memory and a device in both directions, alone and together, as
- * offloaded state makes them; and how long the driver takes to give such memory. */
+ * offloaded state makes them; and how long getting such memory takes. */
 #include "tools/clbench/bench_link.h"
 
-#include <string.h>
-#include <sys/mman.h>
-
-#include "runtime/base/clt_thread.h"
 #include "runtime/device/clt_mark.h"
 #include "tools/clbench/bench.h"
 
-enum { TURNS = 5, SLICE = 2 << 20 };
+enum { TURNS = 5 };
 
 /* One direction: a buffer on the device and one in host memory. */
 typedef struct {
     clt_buffer *device, *host;
-    char *memory;   /* of `host` */
-    void *mapped;   /* memory of the program's, which is the driver's while it is mapped; NULL: pinned */
-    size_t mapping; /* bytes */
+    char *memory; /* of `host` */
 } side;
 
 typedef struct {
@@ -27,51 +21,25 @@ typedef struct {
 
 /* --- memory --- */
 
-static void clear_slice(void *ctx, size_t i) {
-    const side *s = ctx;
-    const size_t at = i * SLICE;
-    memset((char *)s->mapped + at, 0, CLT_MIN(s->mapping - at, (size_t)SLICE));
-}
-
-static clt_status register_memory(clt_device *dev, size_t bytes, side *s) {
-    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (at == MAP_FAILED) return clt_no_memory("the host's side of the copies", bytes);
-    s->mapped = at;
-    s->mapping = bytes;
-    madvise(at, bytes, MADV_HUGEPAGE); /* without large pages it is slower, and right */
-    clt_parallel_for(CLT_CEIL_DIV(bytes, (size_t)SLICE), 0, clear_slice, s);
-    CLT_TRY(clt_buffer_wrap(dev, at, bytes, "registered", &s->host));
-    void *mapped;
-    CLT_TRY(clt_buffer_map(s->host, true, 0, bytes, &mapped));
-    s->memory = mapped;
-    return CLT_OK;
-}
-
 /* *got: seconds that the host's memory takes. */
-static clt_status open_side(const link_work *w, bench_link_kind kind, side *s, double *got) {
+static clt_status open_side(const link_work *w, side *s, double *got) {
     void *host;
     CLT_TRY(clt_buffer_create(w->dev, w->bytes, "device side", &s->device));
     CLT_TRY(clt_buffer_fill32(s->device, 0, 0, w->bytes));
     CLT_TRY(clt_device_finish(w->dev));
     const double start = clt_now();
-    if (kind == BENCH_REGISTERED) {
-        CLT_TRY(register_memory(w->dev, w->bytes, s));
-    } else {
-        CLT_TRY(clt_buffer_create_pinned(w->dev, w->bytes, "pinned", &s->host));
-        CLT_TRY(clt_buffer_fill32(s->host, 0, 0, w->bytes));
-        CLT_TRY(clt_buffer_host(s->host, &host));
-        s->memory = host;
-    }
+    CLT_TRY(clt_buffer_create_pinned(w->dev, w->bytes, "pinned", &s->host));
+    CLT_TRY(clt_buffer_fill32(s->host, 0, 0, w->bytes));
+    CLT_TRY(clt_buffer_host(s->host, &host));
+    s->memory = host;
     *got = clt_now() - start;
     return CLT_OK;
 }
 
 static void close_side(clt_device *dev, side *s) {
-    if (s->mapped && s->memory) clt_buffer_unmap(s->host, s->memory);
     clt_device_finish(dev);
     clt_buffer_destroy(s->device);
     clt_buffer_destroy(s->host);
-    if (s->mapped) munmap(s->mapped, s->mapping);
 }
 
 /* --- copies --- */
@@ -106,20 +74,19 @@ static clt_status time_copies(const link_work *w, bool in, bool out, double *rat
     return CLT_OK;
 }
 
-static clt_status measure(link_work *w, bench_link_kind kind, bench_link_rates *out) {
+static clt_status measure(link_work *w, bench_link_rates *out) {
     double got;
-    CLT_TRY(open_side(w, kind, &w->in, &got));
-    CLT_TRY(open_side(w, kind, &w->out, &got));
+    CLT_TRY(open_side(w, &w->in, &got));
+    CLT_TRY(open_side(w, &w->out, &got));
     out->get = (double)w->bytes / got;
     CLT_TRY(time_copies(w, true, false, &out->in));
     CLT_TRY(time_copies(w, false, true, &out->out));
     return time_copies(w, true, true, &out->both);
 }
 
-clt_status bench_link_measure(clt_device *dev, bench_link_kind kind, size_t piece, size_t bytes,
-                              bench_link_rates *out) {
+clt_status bench_link_measure(clt_device *dev, size_t piece, size_t bytes, bench_link_rates *out) {
     link_work w = {.dev = dev, .piece = piece, .bytes = bytes};
-    const clt_status st = measure(&w, kind, out);
+    const clt_status st = measure(&w, out);
     clt_device_use(dev, CLT_QUEUE_COMPUTE);
     close_side(dev, &w.in);
     close_side(dev, &w.out);
@@ -129,21 +96,20 @@ clt_status bench_link_measure(clt_device *dev, bench_link_kind kind, size_t piec
 /* --- the command --- */
 
 static clt_status run(clt_device *dev, int64_t mib) {
-    static const char *const kind_name[] = {"pinned", "registered"};
     static const size_t piece[] = {1 << 20, 8 << 20, 64 << 20};
     const clt_device_facts *f = clt_device_get_facts(dev);
     const size_t bytes = (size_t)mib << 20;
     printf("device   %s (%s, driver %s)\n\n", f->name, f->platform, f->driver);
-    printf("%-11s %9s %13s %13s %13s %13s   GB/s\n", "memory", "piece", "to device", "from device",
-           "both at once", "getting it");
-    for (int k = 0; k < BENCH_LINK_KINDS; k++)
-        for (size_t i = 0; i < CLT_COUNT_OF(piece); i++) {
-            bench_link_rates r;
-            CLT_TRY(bench_link_measure(dev, (bench_link_kind)k, CLT_MIN(piece[i], bytes), bytes, &r));
-            printf("%-11s %5zu MiB %13.2f %13.2f %13.2f %13.2f\n", kind_name[k],
-                   CLT_MIN(piece[i], bytes) >> 20, r.in * 1e-9, r.out * 1e-9, r.both * 1e-9, r.get * 1e-9);
-            fflush(stdout);
-        }
+    printf("%9s %13s %13s %13s %13s   GB/s\n", "piece", "to device", "from device", "both at once",
+           "getting it");
+    for (size_t i = 0; i < CLT_COUNT_OF(piece); i++) {
+        const size_t most = CLT_MIN(piece[i], bytes);
+        bench_link_rates r;
+        CLT_TRY(bench_link_measure(dev, most, bytes, &r));
+        printf("%5zu MiB %13.2f %13.2f %13.2f %13.2f\n", most >> 20, r.in * 1e-9, r.out * 1e-9, r.both * 1e-9,
+               r.get * 1e-9);
+        fflush(stdout);
+    }
     return CLT_OK;
 }
 

@@ -40,7 +40,7 @@ clt_status step_offload_begin(const step_offload_options *o, clt_device *dev, co
                          "--offload-ratio",
                          clt_human_bytes((double)p->memory.host, need), clt_human_bytes((double)have, room));
     return o->folder ? clt_scratch_measure(o->folder, DISK, most_seconds, &out->disk)
-                     : bench_link_measure(dev, BENCH_PINNED, PIECE, LINK, &out->link);
+                     : bench_link_measure(dev, PIECE, LINK, &out->link);
 }
 
 /* --- after it --- */
