@@ -3,23 +3,20 @@
  * copies that are finished at once, two stages.
  *
  * A tile is BM x BN outputs in steps of BK along k, a warp computes 64 x 64 of them (gemm_mma.clh): with less,
- * reading operands from local memory takes longer than the products (TURING: 64 x 32). A warp loads the operands of the next 16
- * along k while it multiplies those of the last. A tile of an operand has the same layout in local as in global
- * memory. If memory is not contiguous along k, ldmatrix transposes the tile. Results go through the local memory of
- * the first stage, so that rows of c are written whole. With PERSIST a work-group computes every so many-th tile, and
- * the next one's first steps are on their way to the other stages meanwhile.
+ * reading operands from local memory takes longer than the products (TURING: 64 x 32). A warp loads the operands of
+ * the next 16 along k while it multiplies those of the last. A tile of an operand has the same layout in local as in
+ * global memory. If memory is not contiguous along k, ldmatrix transposes the tile.
  *
  *   -DFORM=0 NT c = a[m,k] b[n,k]^T   1 NN c = a[m,k] b[k,n]   2 TN c = a[k,m]^T b[k,n]
  *   -DIN_TYPE=1 bf16, 2 fp16; -DC_TYPE -DAUX_TYPE -DACT -DGRAD_ACT   gemm_epilogue.clh
  *   -DSLICES=1                 k_group rows per get_group_id(2), each into separate m x n outputs
  *                              (gemm_add.clh)
- *   -DBM -DBN -DSTAGES         gemm_mma.clh; BK: 32 or 64; PERSIST 1: not with SLICES
+ *   -DBM -DBN -DSTAGES         gemm_mma.clh; BK: 32 or 64
  *
  * Order: the unit's inside a step of 16 along k, steps ascending, fp32 sums. For numerics fast. Elements
  * beyond an edge are zero: copies write zeros there and read nothing.
  *
- * Launch: local {WG, 1, 1}, WG = BM * BN / 128 (TURING: 64); global {ceil(n / BN) * WG, ceil(m / BM), slices}, with PERSIST
- * {at most as many groups * WG, 1, 1}.
+ * Launch: local {WG, 1, 1}, WG = BM * BN / 128 (TURING: 64); global {ceil(n / BN) * WG, ceil(m / BM), slices}.
  * Requires: the instructions of ../include/clt_mma.clh; rows of a and b at multiples of 8 elements;
  * STAGES * (BM + BN) * BK * 2 bytes of local memory. */
 #ifndef IN_TYPE
@@ -27,9 +24,6 @@
 #endif
 #ifndef BK
 #define BK 32
-#endif
-#ifndef PERSIST
-#define PERSIST 0
 #endif
 #ifndef TURING
 #define TURING 0
@@ -41,6 +35,7 @@
 #endif
 #define FAST 1
 #define ROW_BYTES (2 * BK)
+#include "../include/clt_mma.clh"
 #include "gemm_epilogue.clh"
 #include "gemm_mma.clh"
 
@@ -49,9 +44,6 @@
 #endif
 #ifndef SLICES
 #define SLICES 0
-#endif
-#if PERSIST && !SLICES && PART_ROWS * PART_LD * 4 > STAGE
-#error "results must fit into the first stage"
 #endif
 
 #define A_ALONG_K (FORM != 2) /* consecutive elements in memory are consecutive along k */
@@ -153,33 +145,21 @@ static inline operand operand_init(__global const ushort *x, ulong ld, bool alon
         }                                                                                                    \
         CLT_COPY_COMMIT();                                                                                   \
     }
-/* Tiles by number. Without PERSIST a work-group has one, its own. */
-#define ROWS_OF_TILES ((m + BM - 1) / BM)
-#define COLUMNS_OF_TILES ((n + BN - 1) / BN)
-#if PERSIST && !SLICES
-#define FIRST_TILE (uint)get_group_id(0)
-#define NEXT_TILE(number) ((number) + (uint)get_num_groups(0))
-#define TILES_OF_GROUP (ROWS_OF_TILES * COLUMNS_OF_TILES)
-#else
-#define FIRST_TILE (uint)(get_group_id(1) * get_num_groups(0) + get_group_id(0))
-#define NEXT_TILE(number) 1u
-#define TILES_OF_GROUP 0u
-#endif
 /* The item's and the tile's place, again in each stretch, so that little of it occupies registers for long. */
-#define TILE_PLACE(number)                                                                                   \
+#define TILE_PLACE                                                                                           \
     const uint lid = CLT_ANEW((uint)get_local_id(0)), lane = lid % 32, warp_m = lid / 32 / WARPS_N,          \
                warp_n = lid / 32 % WARPS_N;                                                                  \
-    const uint2 first_ = first_output_of(CLT_ANEW(number), ROWS_OF_TILES, COLUMNS_OF_TILES);                 \
+    const uint2 first_ = first_output();                                                                     \
     const uint m0 = first_.x, n0 = first_.y;
 #define OPERANDS                                                                                             \
     operand from_a = operand_init(a, lda, A_ALONG_K, BM, m0, m, k_end, lid);                                 \
     operand from_b = operand_init(b, ldb, B_ALONG_K, BN, n0, n, k_end, lid);
-/* Starts to copy the first steps of a tile, into all stages but the first one, which is next. */
-#define START_TILE(number)                                                                                   \
+/* Starts to copy the first steps, into all stages but the last one, which is next. */
+#define START                                                                                                \
     {                                                                                                        \
-        TILE_PLACE(number)                                                                                   \
+        TILE_PLACE                                                                                           \
         OPERANDS                                                                                             \
-        EACH(s, STAGES - 1) COPY_STEP((s + 1) * STAGE, s)                                                    \
+        EACH(s, STAGES - 1) COPY_STEP(s * STAGE, s)                                                          \
     }
 /* An operand behind those steps. */
 #define SKIP_STARTED(p, along_k)                                                                             \
@@ -204,11 +184,11 @@ static inline operand operand_init(__global const ushort *x, ulong ld, bool alon
         if (B_ALONG_K) LOAD_ALONG_K(bv[j], (at) + A_TILE_BYTES + b_place, j, kk);                            \
         else LOAD_ACROSS(bv[j], (at) + A_TILE_BYTES + b_place, j, kk, BN);                                   \
     }
-/* acc = the products of all steps of the tile, after START_TILE. places: this lane's row for ldmatrix, 8 lanes
- * for each of 4 matrices of 8 x 8. */
-#define MULTIPLY(acc, number)                                                                                \
+/* acc = the products of all steps, after START. places: this lane's row for ldmatrix, 8 lanes for each of 4
+ * matrices of 8 x 8. */
+#define MULTIPLY(acc)                                                                                        \
     {                                                                                                        \
-        TILE_PLACE(number)                                                                                   \
+        TILE_PLACE                                                                                           \
         OPERANDS                                                                                             \
         SKIP_STARTED(from_a, A_ALONG_K)                                                                      \
         SKIP_STARTED(from_b, B_ALONG_K)                                                                      \
@@ -220,7 +200,7 @@ static inline operand operand_init(__global const ushort *x, ulong ld, bool alon
         const uint b_place = B_ALONG_K ? BYTE_ALONG_K(b_row, lane / 8 % 2)                                   \
                                        : b_row * 2 * BN + ((b_unit ^ (b_row & 7)) << 4);                     \
         EACH(i, 4) EACH(j, WARP_N / 8) EACH(t, 4) acc[i][j][t] = 0.0f;                                       \
-        uint av[2][4][4], bv[2][WARP_N / 16][4], at = STAGE, free = 0;                                       \
+        uint av[2][4][4], bv[2][WARP_N / 16][4], at = 0, free = (STAGES - 1) * STAGE;                        \
         HELD                                                                                                 \
         WAIT_FOR_NEXT();                                                                                     \
         barrier(CLK_LOCAL_MEM_FENCE);                                                                        \
@@ -241,8 +221,6 @@ static inline operand operand_init(__global const ushort *x, ulong ld, bool alon
                         bv[kk % 2][j / 2][j % 2 * 2 + 1]);                                                   \
             }                                                                                                \
         }                                                                                                    \
-        CLT_COPY_WAIT(0);                                                                                    \
-        barrier(CLK_LOCAL_MEM_FENCE);                                                                        \
     }
 
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void
@@ -262,20 +240,12 @@ gemm(uint m, uint n, uint k, uint k_group, __global const ushort *a, ulong a_off
     k_end = min(k - slice * k_group, k_group);
 #endif
     const uint steps = (k_end + BK - 1) / BK;
-    __local float *const out = (__local float *)local_memory;
     float acc[4][WARP_N / 8][4];
-    uint number = FIRST_TILE;
-    START_TILE(number)
-    do {
-        MULTIPLY(acc, number)
-        if (NEXT_TILE(number) < TILES_OF_GROUP) START_TILE(NEXT_TILE(number))
-        {
-            TILE_PLACE(number)
-            const clt_gemm_ep ep = CLT_EP_INIT;
-            FINISH_TILE(ep, out, acc)
-        }
-        number = NEXT_TILE(number);
-    } while (number < TILES_OF_GROUP);
+    START
+    MULTIPLY(acc)
+    TILE_PLACE
+    const clt_gemm_ep ep = CLT_EP_INIT;
+    FINISH_TILE(ep, acc)
 }
 
 #include "gemm_add.clh"

@@ -11,6 +11,7 @@
  *
  * Launch: global {ceil(n / 128) * 256, ceil(m / 128)}, local {256, 1}.
  * Requires: the instructions of ../include/clt_mma.clh. */
+#include "../include/clt_mma.clh"
 #include "gemm8_blocks.clh"
 #include "../gemm/gemm_mma.clh"
 
@@ -119,6 +120,6 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void gemm8(CLT_GEMM8_KE
         CLT_COPY_WAIT(0);
         barrier(CLK_LOCAL_MEM_FENCE);
         ep.flags = clt_gemm8_flags(flags, begin == 0);
-        FINISH_TILE(ep, (__local float *)local_memory, acc)
+        FINISH_TILE(ep, acc)
     }
 }

@@ -13,7 +13,6 @@ typedef struct {
     int64_t most;    /* slices of a call with these or fewer rows */
     int64_t slices;  /* computed in parallel */
     int64_t k_group; /* rows of each */
-    int64_t groups;  /* work-groups, each with every so many-th tile; 0: one per tile */
 } group_plan;
 
 /* How a weight gradient is split so that launches have about GROUPS work-groups: into whole samples, all in
@@ -58,9 +57,6 @@ static clt_status make_plan(clt_ops *ops, const clt_variant *v, const clt_gemm_p
     clt_device *dev = clt_ops_device(ops);
     char options[512];
     plan_sizes(v, p, plan);
-    if (clt_variant_param(v, "PERSIST", 0) && plan->slices == 1)
-        plan->groups = CLT_MIN(CLT_CEIL_DIV(p->m, plan->bm) * CLT_CEIL_DIV(p->n, plan->bn),
-                               clt_device_get_facts(dev)->compute_units);
     clt_gemm_options(p, v, form[plan->slices > 1 ? 3 : (int)p->form], options, sizeof options);
     CLT_TRY(clt_kernel_get(dev, v->file, "gemm", options, &plan->kernel));
     if (plan->slices > 1) CLT_TRY(clt_kernel_get(dev, v->file, "gemm_add", options, &plan->add));
@@ -84,9 +80,8 @@ static clt_status run(const clt_gemm_params *p, const group_plan *plan, int64_t 
                                            CLT_U32(plan->k_group), CLT_REF(p->a.ref), CLT_U64(p->a.ld),
                                            CLT_REF(p->b.ref),      CLT_U64(p->b.ld)};
     clt_gemm_epilogue_args(p, clt_gemm_flags(p), 0, 0, args + 10);
-    const int64_t across = plan->groups ? plan->groups : CLT_CEIL_DIV(p->n, plan->bn);
-    const int64_t down = plan->groups ? 1 : CLT_CEIL_DIV(p->m, plan->bm);
-    const size_t global[3] = {(size_t)(across * plan->group), (size_t)down, (size_t)slices};
+    const size_t global[3] = {(size_t)(CLT_CEIL_DIV(p->n, plan->bn) * plan->group),
+                              (size_t)CLT_CEIL_DIV(p->m, plan->bm), (size_t)slices};
     const size_t local[3] = {(size_t)plan->group, 1, 1};
     return clt_launch(plan->kernel, 3, global, local, args, CLT_COUNT_OF(args));
 }
