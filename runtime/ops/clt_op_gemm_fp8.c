@@ -94,21 +94,25 @@ static bool does_well(const clt_variant *v, const void *call) {
 }
 
 static void describe(const void *call, char *out, size_t size) {
-    const clt_gemm_fp8_params *p = call;
-    snprintf(out, size, "%lldx%lldx%lld, %s by %s%s, c %s", (long long)p->to.m, (long long)p->to.n,
-             (long long)p->to.k, clt_fp8_table[p->a.format].name, clt_fp8_table[p->b.format].name,
-             p->split ? ", split" : "", clt_dtype_name(p->to.c.type));
+    clt_gemm_fp8_shape(call, out, size);
 }
 
 static clt_status choose(clt_ops *ops, const clt_gemm_fp8_params *p, const clt_variant **out) {
     char options[48];
     clt_variant_question q = {.op = "gemm_fp8",
                               .options = options,
-                              .takes = clt_variant_forced(ops, "gemm_fp8") ? can_do : does_well,
+                              .takes = can_do,
                               .check = clt_gemm_fp8_check,
                               .call = p,
                               .describe = describe};
     snprintf(options, sizeof options, "%s", p->split ? " -DSPLIT=1" : "");
+    if (clt_ops_tunes(ops, "gemm_fp8")) {
+        char shape[80];
+        clt_gemm_fp8_shape(p, shape, sizeof shape);
+        CLT_TRY(clt_tune_pick(ops, &(clt_tune_question){q, shape, &clt_gemm_fp8_tune}, out));
+        if (*out) return CLT_OK;
+    }
+    if (!clt_variant_forced(ops, "gemm_fp8")) q.takes = does_well;
     return clt_variant_pick_for(ops, &q, out);
 }
 

@@ -31,4 +31,10 @@ clt_status clt_gemm_fp8_pieces_prepare(clt_ops *ops, const clt_variant *v, const
  * formats and split are used. */
 clt_status clt_gemm_fp8_check(clt_ops *ops, const clt_variant *v, void *ctx);
 
+/* How rows are timed at a shape (clt_op_gemm_fp8_tune.c). */
+extern const clt_tune_kind clt_gemm_fp8_tune;
+/* Writes the shape of a call to `out` as clt_tune_question.shape needs it: sizes, formats, whether it splits,
+ * type of c, whether it adds. */
+void clt_gemm_fp8_shape(const clt_gemm_fp8_params *p, char *out, size_t size);
+
 #endif
