@@ -16,10 +16,10 @@
 set -u
 BUILD=${BUILD:-build} JOBS=${JOBS:-2} TIME_LIMIT=${TIME_LIMIT:-3000} TEST_COMPLETE=${TEST_COMPLETE:-}
 command -v oclgrind >/dev/null || { echo "oclgrind is not installed (apt-get install oclgrind)"; exit 1; }
-# Not test_tune: it runs the rows of other programs again, to time them.
+# Not test_tune and test_tune_products: they run the rows of other programs again, to time them.
 if [ $# = 0 ]; then
     for program in "$BUILD"/test/ops/test_*; do
-        [ "${program##*/}" = test_tune ] || set -- "$@" "$program"
+        [[ ${program##*/} = test_tune* ]] || set -- "$@" "$program"
     done
 fi
 [ -x "$1" ] || { echo "$1: no such program; run make first"; exit 1; }

@@ -8,60 +8,10 @@
 #include "runtime/base/clt_io.h"
 #include "runtime/device/clt_cache.h"
 #include "runtime/ops/clt_op_attention_internal.h"
-#include "runtime/ops/clt_op_gemm8_internal.h"
-#include "runtime/ops/clt_op_gemm_fp8_internal.h"
 #include "runtime/ops/ref/clt_ref.h"
-#include "test/test_util.h"
+#include "test/ops/tune_frame.h"
 
 enum { M = 40, N = 24, K = 36 };
-static char folder[] = "/tmp/clt-tune-XXXXXX";
-static clt_device *dev;
-
-static int set_up(void **state) {
-    (void)state;
-    clt_device_params p = clt_device_params_default();
-    p.pattern = clt_env(CLT_ENV_DEVICE);
-    if (!mkdtemp(folder)) return -1;
-    p.cache_dir = folder;
-    if (clt_device_open(&p, &dev) != CLT_OK) return -1;
-    const clt_device_facts *f = clt_device_get_facts(dev);
-    print_message("[  device  ] %s / %s\n", f->platform, f->name);
-    return 0;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    clt_device_close(dev);
-    char *command = clt_format("rm -rf '%s'", folder);
-    const int rc = system(command);
-    clt_free(command);
-    return rc;
-}
-
-static clt_ops *open_with(clt_tune_mode mode, clt_numerics numerics) {
-    clt_ops_params p = clt_ops_params_default();
-    clt_ops *ops;
-    p.numerics = numerics;
-    p.tune = mode;
-    p.tune_seconds = 600;
-    p.skip_check = true; /* checks have tests of their own */
-    tu_assert_ok(clt_ops_create(dev, &p, &ops), "ops");
-    return ops;
-}
-
-static clt_ops *open_ops(clt_tune_mode mode) {
-    return open_with(mode, CLT_EXACT);
-}
-
-static clt_buffer *buffer(size_t floats) {
-    clt_buffer *b;
-    float *x = tu_random(floats, floats, 1);
-    tu_assert_ok(clt_buffer_create(dev, floats * 4, "test", &b), "buffer");
-    tu_assert_ok(clt_buffer_write(b, 0, x, floats * 4), "write");
-    clt_free(x);
-    return b;
-}
-
 static clt_gemm_params make_call(void) {
     return (clt_gemm_params){.form = CLT_GEMM_NT,
                              .m = M,
@@ -76,20 +26,6 @@ static void free_call(const clt_gemm_params *p) {
     clt_buffer_destroy(p->a.ref.buf);
     clt_buffer_destroy(p->b.ref.buf);
     clt_buffer_destroy(p->c.ref.buf);
-}
-
-static char *csv(void) {
-    return clt_format("%s/tune.csv", folder);
-}
-
-/* Measured choices without those that are checked in for some devices: their number, the first `max` of them
- * in `at`. */
-static int measured(const clt_ops *ops, const clt_tuned **at, int max) {
-    int lines, n = 0;
-    const clt_tuned *t = clt_ops_tuned(ops, &lines);
-    for (int i = 0; i < lines; i++)
-        if (strcmp(t[i].key, CLT_TUNE_KNOWN) != 0 && n++ < max) at[n - 1] = &t[i];
-    return n;
 }
 
 static void a_shape_is_measured_once(void **state) {
@@ -326,10 +262,6 @@ static int batch = 2, seq = 70; /* main reduces them under an interpreter */
 static const char *const passes[] = {"attention", "attention_backward"};
 static const clt_tune_kind *const kinds[] = {&clt_attention_tune_forward, &clt_attention_tune_backward};
 
-static bool on_cpu(void) {
-    return clt_device_get_facts(dev)->type == CLT_DEVICE_CPU;
-}
-
 /* A call whose tensors lie in one buffer of random numbers; log-sum-exps of 4. */
 static clt_attention_grad_params attention_call(int D, clt_dtype type) {
     const uint64_t wide = (uint64_t)(batch * seq * H * D), narrow = (uint64_t)(batch * seq * KV * D);
@@ -351,11 +283,6 @@ static clt_attention_grad_params attention_call(int D, clt_dtype type) {
 static void free_attention(const clt_attention_grad_params *g) {
     clt_buffer_destroy(g->fwd.q.ref.buf);
     clt_buffer_destroy(g->fwd.lse.buf);
-}
-
-/* Rows for work-groups take long to compile on CPUs, so one of them suffices there. */
-static bool left_out(int row, int rows, clt_dtype type) {
-    return (on_cpu() || tu_tiny()) && row > 0 && (row < rows - 1 || type != CLT_F32);
 }
 
 /* A row with the options of a call, as the operation builds it. */
@@ -489,155 +416,6 @@ static void attention_is_measured_where_there_is_a_choice(void **state) {
     clt_ops_destroy(ops);
 }
 
-/* --- products of 8-bit blocks --- */
-
-static clt_gemm8_params gemm8_call(clt_gemm8_form form, int32_t block) {
-    clt_gemm8_params p = {.form = form, .m = 20, .n = 36, .k = 4 * block, .k_group = 2 * block};
-    p.a = (clt_blocks8){.ld = p.k, .ld_scale = 20, .block = block, .tile = 1};
-    p.b = (clt_blocks8){.ld = p.k, .ld_scale = 36, .block = block, .tile = 1};
-    if (form == CLT_GEMM8_PRODUCT) p.b.tile = block, p.b.ld_scale = 1;
-    p.a.q.buf = buffer((size_t)(p.m * p.k / 4)), p.b.q.buf = buffer((size_t)(p.n * p.k / 4));
-    p.a.scale.buf = buffer(4 * 20), p.b.scale.buf = buffer(4 * 36);
-    p.c = (clt_tensor){.ref.buf = buffer((size_t)(p.m * p.n)), .ld = p.n};
-    return p;
-}
-
-static void free_gemm8(const clt_gemm8_params *p) {
-    const clt_ref all[] = {p->a.q, p->b.q, p->a.scale, p->b.scale, p->c.ref};
-    for (size_t i = 0; i < CLT_COUNT_OF(all); i++) clt_buffer_destroy(all[i].buf);
-}
-
-/* A row has the oracle's bits; one that was built for other blocks has not. That one runs on CPUs only: on a
- * GPU the groups of a kernel that waits for its loads might wait for ever. */
-static void products_of_blocks_are_compared_with_the_oracle(void **state) {
-    (void)state;
-    clt_ops *ops = open_ops(CLT_TUNE_OFF);
-    int n, compared = 0;
-    const clt_variant *row = clt_ops_variants(ops, "gemm8", &n);
-    for (int i = 0; i < n; i++) {
-        if (left_out(i, n, CLT_F32)) continue;
-        for (int form = 0; form <= CLT_GEMM8_CHAIN; form++) {
-            const clt_gemm8_params p = gemm8_call((clt_gemm8_form)form, 128);
-            void *tensors;
-            double right = -1, wrong = 0;
-            clt_variant other = row[i];
-            if (!clt_gemm8_takes(&row[i], &p)) {
-                free_gemm8(&p);
-                continue;
-            }
-            tu_assert_ok(clt_gemm8_tune.make(ops, &p, &tensors), "make");
-            tu_assert_ok(clt_gemm8_tune.error(ops, &row[i], tensors, &right), row[i].id);
-            assert_true(right == 0);
-            if (on_cpu()) {
-                const size_t used = strlen(other.options);
-                snprintf(other.options + used, sizeof other.options - used, " -DBLOCK=64");
-                tu_assert_ok(clt_gemm8_tune.error(ops, &other, tensors, &wrong), row[i].id);
-                assert_true(wrong > 1);
-            }
-            clt_gemm8_tune.drop(tensors);
-            free_gemm8(&p);
-            compared++;
-        }
-    }
-    assert_true(compared > 0);
-    clt_ops_destroy(ops);
-}
-
-static void products_of_blocks_are_measured_where_there_is_a_choice(void **state) {
-    (void)state;
-    char *path = csv();
-    remove(path);
-    clt_free(path);
-    clt_ops *ops = open_ops(CLT_TUNE_FILL);
-    const clt_gemm8_params p = gemm8_call(CLT_GEMM8_SAMPLES, 64);
-    const clt_tuned *t;
-    int n, choices = 0;
-    const clt_variant *row = clt_ops_variants(ops, "gemm8", &n);
-    for (int i = 0; i < n; i++) choices += clt_gemm8_tune.worth(ops, &row[i]) && clt_gemm8_takes(&row[i], &p);
-    tu_assert_ok(clt_op_gemm8(ops, &p), "gemm8");
-    assert_int_equal(measured(ops, &t, 1), choices > 1);
-    if (choices > 1) {
-        assert_string_equal(t->shape, "samples 20x36x256/128 blocks 64 tiles 1/1 fp32 exact");
-        assert_string_equal(clt_op_gemm8_variant(ops, &p), t->variant);
-        assert_true(t->seconds > 0 && t->error == 0);
-    }
-    free_gemm8(&p);
-    clt_ops_destroy(ops);
-}
-
-/* --- products in 8-bit floating point --- */
-
-static clt_gemm_fp8_params fp8_call(bool split) {
-    clt_gemm_fp8_params p = {.split = split, .to = {.m = 20, .n = 36, .k = 160, .k_group = 160}};
-    p.a = (clt_codes8){.ld = p.to.k, .format = CLT_FP8_E4M3};
-    p.b = (clt_codes8){.ld = p.to.k, .format = split ? CLT_FP8_E5M2 : CLT_FP8_E4M3};
-    p.a.q.buf = buffer((size_t)(p.to.m * p.to.k / 4)), p.b.q.buf = buffer((size_t)(p.to.n * p.to.k / 4));
-    p.a.inverse.buf = buffer(4), p.b.inverse.buf = buffer(4);
-    p.to.c = (clt_tensor){.ref.buf = buffer((size_t)(p.to.m * p.to.n)), .ld = p.to.n};
-    return p;
-}
-
-static void free_fp8(const clt_gemm_fp8_params *p) {
-    const clt_ref all[] = {p->a.q, p->b.q, p->a.inverse, p->b.inverse, p->to.c.ref};
-    for (size_t i = 0; i < CLT_COUNT_OF(all); i++) clt_buffer_destroy(all[i].buf);
-}
-
-/* A row has the oracle's bits, with numerics fast its bound; one that writes outputs of another type has not.
- */
-static void fp8_products_are_compared_with_the_oracle(void **state) {
-    (void)state;
-    for (int fast = 0; fast < 2; fast++) {
-        clt_ops *ops = open_with(CLT_TUNE_OFF, fast ? CLT_FAST : CLT_EXACT);
-        int n, compared = 0;
-        const clt_variant *row = clt_ops_variants(ops, "gemm_fp8", &n);
-        for (int i = 0; i < n; i++) {
-            const clt_gemm_fp8_params p = fp8_call(fast);
-            void *tensors;
-            double right = -1, wrong = 0;
-            clt_variant other = row[i];
-            if (clt_gemm_fp8_takes(&row[i], &p)) {
-                tu_assert_ok(clt_gemm_fp8_tune.make(ops, &p, &tensors), "make");
-                tu_assert_ok(clt_gemm_fp8_tune.error(ops, &row[i], tensors, &right), row[i].id);
-                print_message("gemm_fp8=%s: error %g\n", row[i].id, right);
-                assert_true(right >= 0 && right <= (fast ? 1 : 0));
-                if (!strcmp(row[i].body, "group")) {
-                    const size_t used = strlen(other.options);
-                    snprintf(other.options + used, sizeof other.options - used, " -DC_TYPE=1");
-                    tu_assert_ok(clt_gemm_fp8_tune.error(ops, &other, tensors, &wrong), row[i].id);
-                    assert_true(wrong > 1);
-                }
-                clt_gemm_fp8_tune.drop(tensors);
-                compared++;
-            }
-            free_fp8(&p);
-        }
-        assert_true(compared > 0);
-        clt_ops_destroy(ops);
-    }
-}
-
-static void fp8_products_are_measured_where_there_is_a_choice(void **state) {
-    (void)state;
-    char *path = csv();
-    remove(path);
-    clt_free(path);
-    clt_ops *ops = open_ops(CLT_TUNE_FILL);
-    const clt_gemm_fp8_params p = fp8_call(true);
-    const clt_tuned *t;
-    int n, choices = 0;
-    const clt_variant *row = clt_ops_variants(ops, "gemm_fp8", &n);
-    for (int i = 0; i < n; i++) choices += clt_gemm_fp8_takes(&row[i], &p);
-    tu_assert_ok(clt_op_gemm_fp8(ops, &p), "gemm_fp8");
-    assert_int_equal(measured(ops, &t, 1), choices > 1);
-    if (choices > 1) {
-        assert_string_equal(t->shape, "20x36x160 e4m3 e5m2 split fp32 exact");
-        assert_string_equal(clt_op_gemm_fp8_variant(ops, &p), t->variant);
-        assert_true(t->seconds > 0 && t->error == 0);
-    }
-    free_fp8(&p);
-    clt_ops_destroy(ops);
-}
-
 int main(int argc, char **argv) {
     tu_init(argc, argv);
     if (tu_tiny()) batch = 1, seq = 18; /* two blocks of the smallest rows */
@@ -653,10 +431,6 @@ int main(int argc, char **argv) {
         cmocka_unit_test(no_choice_changes_a_bit),
         cmocka_unit_test(shapes_name_the_mask),
         cmocka_unit_test(attention_is_measured_where_there_is_a_choice),
-        cmocka_unit_test(products_of_blocks_are_compared_with_the_oracle),
-        cmocka_unit_test(products_of_blocks_are_measured_where_there_is_a_choice),
-        cmocka_unit_test(fp8_products_are_compared_with_the_oracle),
-        cmocka_unit_test(fp8_products_are_measured_where_there_is_a_choice),
     };
     return cmocka_run_group_tests_name("tune", tests, set_up, tear_down);
 }
