@@ -1,5 +1,5 @@
 #!/bin/bash
-# The functions of a group under mpirun: all of them on up to 8 ranks over both transports, and what the other ranks do
+# The functions of a group under mpirun: all of them on up to 4 ranks over both transports, and what the other ranks do
 # when one stalls, dies, fails or cannot take part. With TEST_COMPLETE=1 (test/long/group_mpi.sh) on more numbers of ranks.
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 needs_mpirun
@@ -8,7 +8,7 @@ mpirun_by_hand
 run=(timeout -k 5 600 "${by_hand[@]}")
 
 complete=${TEST_COMPLETE:-}
-declare -A numbers=([shm]="2 8" [mpi]="3") # one rank: test_group alone
+declare -A numbers=([shm]="2 4" [mpi]="3") # one rank: test_group alone
 [ -z "$complete" ] || numbers=([shm]="1 2 3 4 8" [mpi]="1 2 3 4 8")
 for transport in shm mpi; do
     for ranks in ${numbers[$transport]}; do
@@ -30,7 +30,7 @@ hosts() {
 }
 hosts 2 4 hosts
 [ -z "$complete" ] || { hosts 2 8 hosts; hosts 4 8 hosts; hosts 3 6 hosts; }
-hosts 3 6 hosts CLTRAIN_QUEUES=3 # sums are copied to the device before they are added
+hosts 2 4 hosts CLTRAIN_QUEUES=3 # sums are copied to the device before they are added
 hosts 2 4 mpi CLTRAIN_TRANSPORT=mpi
 hosts 2 3 mpi CLTRAIN_LOG=debug
 grep -q "not hosts: hosts have different numbers of ranks" "$log"
