@@ -278,6 +278,18 @@ static void make_options(const clt_ops *ops, const params *p, char out[CLT_ATTEN
         clt_attention_options(p, out);
 }
 
+/* The row by measurement, otherwise by the table. */
+static clt_status pick(clt_ops *ops, const clt_variant_question *q, const params *p, bool accumulate_kv,
+                       const clt_tune_kind *kind, const clt_variant **v) {
+    char shape[80];
+    if (clt_ops_tunes(ops, q->op)) {
+        clt_attention_shape(p, accumulate_kv, shape, sizeof shape);
+        CLT_TRY(clt_tune_pick(ops, &(clt_tune_question){*q, shape, kind}, v));
+        if (*v) return CLT_OK;
+    }
+    return clt_variant_pick_for(ops, q, v);
+}
+
 static clt_status choose_forward(clt_ops *ops, const params *p, const clt_variant **v) {
     char options[CLT_ATTENTION_OPTIONS];
     CLT_TRY(check_call(p));
@@ -287,7 +299,7 @@ static clt_status choose_forward(clt_ops *ops, const params *p, const clt_varian
                                     .takes = takes_forward,
                                     .check = clt_attention8_check_forward,
                                     .call = p};
-    return clt_variant_pick_for(ops, &q, v);
+    return pick(ops, &q, p, false, &clt_attention8_tune_forward, v);
 }
 
 static clt_status choose_backward(clt_ops *ops, const grad_params *g, const clt_variant **v) {
@@ -302,7 +314,7 @@ static clt_status choose_backward(clt_ops *ops, const grad_params *g, const clt_
                                     .takes = takes_backward,
                                     .check = clt_attention8_check_backward,
                                     .call = g};
-    return clt_variant_pick_for(ops, &q, v);
+    return pick(ops, &q, &g->fwd, g->accumulate_kv, &clt_attention8_tune_backward, v);
 }
 
 clt_status clt_op_attention8_forward(clt_ops *ops, const params *p) {

@@ -57,4 +57,7 @@ clt_status clt_attention8_run_backward(clt_ops *ops, const clt_variant *v,
 clt_status clt_attention8_check_forward(clt_ops *ops, const clt_variant *v, void *ctx);
 clt_status clt_attention8_check_backward(clt_ops *ops, const clt_variant *v, void *ctx);
 
+/* How rows of the two tables are timed at a shape (clt_op_attention8_tune.c). */
+extern const clt_tune_kind clt_attention8_tune_forward, clt_attention8_tune_backward;
+
 #endif

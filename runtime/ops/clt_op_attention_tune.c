@@ -3,27 +3,14 @@
 #include <math.h>
 #include <string.h>
 
-#include "runtime/ops/clt_op_attention_internal.h"
+#include "runtime/ops/clt_op_attention_tune.h"
 #include "runtime/ops/ref/clt_ref.h"
 
-enum { SLICES = 2, SAMPLES = 12 }; /* places of a slice */
+enum { SLICES = CLT_ATTENTION_SLICES, SAMPLES = 12 /* places of a slice */ };
 
 typedef clt_attention_params params;
-
-/* One key/value head of one sample and its query heads, as a problem for the oracle. */
-typedef struct {
-    int64_t sample, head;       /* head: the key/value head */
-    clt_ref_attention_params r; /* one sample; contiguous tensors */
-    float *host;                /* all of them */
-    int32_t *ids;
-} slice;
-
-typedef struct {
-    clt_attention_grad_params g; /* g.fwd: the forward call */
-    bool backward;
-    clt_buffer *qkv, *out, *dqkv, *stat; /* out: o, then dout */
-    slice s[SLICES];
-} attention_tensors;
+typedef clt_attention_slice slice;
+typedef clt_attention_tensors attention_tensors;
 
 static int64_t row_length(const params *p) {
     return (p->heads + 2 * p->kv_heads) * p->head_dim;
@@ -86,7 +73,7 @@ static clt_status make_slice(const attention_tensors *t, const float *pattern, s
 
 /* --- tensors --- */
 
-static void drop(void *tensors) {
+void clt_attention_tensors_drop(void *tensors) {
     attention_tensors *t = tensors;
     clt_buffer *all[] = {t->qkv, t->out, t->dqkv, t->stat};
     for (size_t i = 0; i < CLT_COUNT_OF(all); i++) clt_buffer_destroy(all[i]);
@@ -148,7 +135,8 @@ static clt_status make_buffers(clt_ops *ops, attention_tensors *t, const float *
     return make_stat(ops, t);
 }
 
-static clt_status make(clt_ops *ops, const params *like, bool backward, bool accumulate_kv, void **tensors) {
+clt_status clt_attention_tensors_make(clt_ops *ops, const params *like, bool backward, bool accumulate_kv,
+                                      void **tensors) {
     const uint64_t in =
                        (uint64_t)(like->batch * like->seq * row_length(like)) * clt_dtype_bytes(like->q.type),
                    out = out_elements(like) * clt_dtype_bytes(like->q.type) * (backward ? 2 : 1);
@@ -172,16 +160,16 @@ static clt_status make(clt_ops *ops, const params *like, bool backward, bool acc
     if (st == CLT_OK)
         *tensors = t;
     else
-        drop(t);
+        clt_attention_tensors_drop(t);
     return st;
 }
 
 static clt_status make_forward(clt_ops *ops, const void *call, void **tensors) {
-    return make(ops, call, false, false, tensors);
+    return clt_attention_tensors_make(ops, call, false, false, tensors);
 }
 static clt_status make_backward(clt_ops *ops, const void *call, void **tensors) {
     const clt_attention_grad_params *g = call;
-    CLT_TRY(make(ops, &g->fwd, true, g->accumulate_kv, tensors));
+    CLT_TRY(clt_attention_tensors_make(ops, &g->fwd, true, g->accumulate_kv, tensors));
     attention_tensors *t = *tensors;
     t->g.spare = g->spare, t->g.spare_elements = g->spare_elements;
     return CLT_OK;
@@ -303,8 +291,10 @@ static clt_status error(clt_ops *ops, const clt_variant *v, void *tensors, doubl
     return sampled_error(ops, t, worst);
 }
 
-const clt_tune_kind clt_attention_tune_forward = {make_forward, run_forward, error, drop, clt_tune_worth};
-const clt_tune_kind clt_attention_tune_backward = {make_backward, run_backward, error, drop, clt_tune_worth};
+const clt_tune_kind clt_attention_tune_forward = {make_forward, run_forward, error,
+                                                  clt_attention_tensors_drop, clt_tune_worth};
+const clt_tune_kind clt_attention_tune_backward = {make_backward, run_backward, error,
+                                                   clt_attention_tensors_drop, clt_tune_worth};
 
 void clt_attention_shape(const params *p, bool accumulate_kv, char *out, size_t size) {
     char window[32] = "";

@@ -7,7 +7,7 @@
 
 #include "runtime/base/clt_io.h"
 #include "runtime/device/clt_cache.h"
-#include "runtime/ops/clt_op_attention_internal.h"
+#include "runtime/ops/clt_op_attention8_internal.h"
 #include "runtime/ops/ref/clt_ref.h"
 #include "test/ops/tune_frame.h"
 
@@ -285,6 +285,11 @@ static void free_attention(const clt_attention_grad_params *g) {
     clt_buffer_destroy(g->fwd.lse.buf);
 }
 
+static void only_options(const clt_ops *ops, const clt_attention_params *p, char out[CLT_ATTENTION_OPTIONS]) {
+    (void)ops;
+    clt_attention_options(p, out);
+}
+
 /* A row with the options of a call, as the operation builds it. */
 static clt_variant row_for(const clt_variant *v, const clt_attention_params *p) {
     char options[CLT_ATTENTION_OPTIONS];
@@ -393,6 +398,47 @@ static void shapes_name_the_mask(void **state) {
     free_attention(&g);
 }
 
+/* The same of attention in 8-bit blocks, whose rows all have the oracle's bits; on CPUs the row for them and
+ * the one for every device. */
+static void attention_in_blocks_is_compared_with_the_oracle(void **state) {
+    (void)state;
+    static const char *const op[] = {"attention8", "attention8_backward"};
+    static const clt_tune_kind *const kind[] = {&clt_attention8_tune_forward, &clt_attention8_tune_backward};
+    clt_ops *ops = open_ops(CLT_TUNE_OFF);
+    clt_attention_grad_params g = attention_call(16, CLT_BF16);
+    const void *const call[] = {&g.fwd, &g};
+    for (int pass = 0; pass < 2; pass++) {
+        int n, compared = 0;
+        void *tensors;
+        double error = 0;
+        char options[CLT_ATTENTION_OPTIONS];
+        const clt_variant *row = clt_ops_variants(ops, op[pass], &n);
+        (on_cpu() ? clt_attention_cpu_options : only_options)(ops, &g.fwd, options);
+        tu_assert_ok(kind[pass]->make(ops, call[pass], &tensors), "make");
+        for (int i = 0; i < n; i++) {
+            clt_variant v = row[i];
+            const size_t used = strlen(v.options);
+            snprintf(v.options + used, sizeof v.options - used, "%s", options);
+            if (pass == 0 ? !clt_attention8_takes_forward(&v, &g.fwd)
+                          : !clt_attention8_takes_backward(&v, &g))
+                continue;
+            if ((on_cpu() || tu_tiny()) && i < n - 1 && strcmp(v.body, "cpu") != 0) continue;
+            tu_assert_ok(kind[pass]->error(ops, &v, tensors, &error), v.id);
+            print_message("%s=%s: error %g\n", op[pass], v.id, error);
+            assert_true(error == 0);
+            compared++;
+            if (i < n - 1) continue;
+            memcpy(strstr(v.options, "-DSOFTCAP=0"), "-DSOFTCAP=1", 11);
+            tu_assert_ok(kind[pass]->error(ops, &v, tensors, &error), "wrong");
+            assert_true(error > 1);
+        }
+        assert_true(compared > 0);
+        kind[pass]->drop(tensors);
+    }
+    free_attention(&g);
+    clt_ops_destroy(ops);
+}
+
 /* On a CPU one row takes part, so there is nothing to measure; on a GPU several do. */
 static void attention_is_measured_where_there_is_a_choice(void **state) {
     (void)state;
@@ -428,6 +474,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(checked_in_lines_name_rows),
         cmocka_unit_test(nothing_is_measured_once_steady),
         cmocka_unit_test(attention_is_compared_with_the_oracle),
+        cmocka_unit_test(attention_in_blocks_is_compared_with_the_oracle),
         cmocka_unit_test(no_choice_changes_a_bit),
         cmocka_unit_test(shapes_name_the_mask),
         cmocka_unit_test(attention_is_measured_where_there_is_a_choice),
