@@ -68,14 +68,14 @@ static clt_status print_choices(const tuning *t) {
     int n, left = 0;
     const clt_tuned *line = clt_ops_tuned(t->ops, &n);
     const clt_device_facts *f = clt_device_get_facts(t->dev);
-    printf("device   %s (driver %s)\n\n%-18s %-44s %-16s %12s %9s\n", f->name, f->driver, "op", "shape",
+    printf("device   %s (driver %s)\n\n%-19s %-44s %-16s %12s %9s\n", f->name, f->driver, "op", "shape",
            "variant", "time", "error");
     for (int i = 0; i < n; i++) {
         const bool known = !strcmp(line[i].key, CLT_TUNE_KNOWN);
         if (strcmp(line[i].device, f->name) != 0 || (!known && strcmp(line[i].driver, f->driver) != 0))
             continue;
         if (line[i].seconds > 0)
-            printf("%-18s %-44s %-16s %9.3f ms %9.3g%s\n", line[i].op, line[i].shape, line[i].variant,
+            printf("%-19s %-44s %-16s %9.3f ms %9.3g%s\n", line[i].op, line[i].shape, line[i].variant,
                    line[i].seconds * 1e3, line[i].error, known ? "  from tuned.csv" : "");
         left += !(line[i].seconds > 0);
     }
