@@ -54,8 +54,7 @@ void clt_mark_release(clt_mark *m); /* NULL is allowed */
 
 /* Queue a copy from a buffer to host memory, or the other way, in the queue that is in use. The host memory
  * must stay, and not be touched, until a mark behind the copy is reached. Copies of memory that the driver
- * has not mapped (clt_buffer_wrap and clt_buffer_map, kept mapped) are right, but slower, and may block the
- * host. */
+ * does not know (clt_buffer_create_pinned, clt_buffer_wrap) are right, but slower, and may block the host. */
 clt_status clt_buffer_send(clt_buffer *src, size_t offset, void *host, size_t bytes);
 clt_status clt_buffer_fetch(clt_buffer *dst, size_t offset, const void *host, size_t bytes);
 
