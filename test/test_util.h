@@ -58,7 +58,8 @@ void tu_each_variant(const char *op, void (*run)(int device, const char *id));
  */
 void tu_next_case(void);
 /* Before a case of a long list: whether it is left out. An interpreter (test/ops/oclgrind.sh) and emulated
- * warps (test/emulated.sh) take every fourth one of each row, beginning with the first, unless tu_complete. */
+ * warps (test/emulated.sh) take every fourth one of each row, beginning with the first, unless tu_complete.
+ */
 bool tu_left_out(void);
 /* Whether a device is a CPU, but not the one whose rows get all cases, and tu_complete is false. */
 bool tu_spare_cpu(int device);
