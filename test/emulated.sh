@@ -24,7 +24,7 @@ run_emulated() {
     [ -z "${TEST_COMPLETE:-}" ] || tiny=
     CLTRAIN_KERNEL_PATH=$tmp CLTRAIN_DEVICE=pocl CLTRAIN_DEVICE_TYPE=gpu CLTRAIN_NO_CACHE=1 TEST_EMULATED=1 timeout 1500 "$BUILD/test/ops/$program" $tiny >"$log" 2>&1
     code=$?
-    ran=$(grep -oE "(mma|dpas)[0-9a-z_]+(, [a-z0-9]+)? on" "$log" | sort -u | sed 's/[, ].*//' | uniq | paste -sd ' ')
+    ran=$(grep -oE "(mma|dpas|cpu_amx)[0-9a-z_]*(, [a-z0-9]+)? on" "$log" | sort -u | sed 's/[, ].*//' | uniq | paste -sd ' ')
     [ $code = 0 ] && [ "$(wc -w <<<"$ran")" -ge "$least" ]
     code=$?
     report "$program: $ran" $code

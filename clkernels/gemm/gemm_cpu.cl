@@ -28,8 +28,6 @@
  * padded by a zero, and the order inside a pair is the instruction's.
  *
  * Requires: local memory of (KC / (1 + PAIRS) + ROWS) * NR * PANELS and of LA floats, work-groups of one. */
-#include "gemm_cpu.clh"
-
 #ifndef MR
 #define MR 8
 #define NV 2
@@ -37,26 +35,11 @@
 #define ROWS 512
 #define LA 24576
 #endif
-#ifndef PANELS
-#define PANELS 1
-#endif
-#ifndef PAIRS
-#define PAIRS 0
-#endif
-#define NR (16 * NV)
-#define PER_WORD (1 + PAIRS)
-#define KC_WORDS (KC / PER_WORD)
+#include "gemm_cpu_pack.clh"
+
 #if MR != 8 && MR != 6
 #error "MR must be 8 or 6"
 #endif
-#if PAIRS && (IN_TYPE != 1 || defined(CLT_NO_BUILTINS))
-#error "PAIRS takes bf16, and a device that is no interpreter"
-#endif
-
-/* Flags of a launch besides CLT_EP_*: the state of the chains. */
-#define CLT_CHAIN_FIRST 256u /* chains start here; else they continue from part */
-#define CLT_CHAIN_LAST 512u  /* chains end here; else they are stored in part */
-#define CLT_B_ROWS 1024u     /* gemm_rows: b is [k,n] (NN), else [n,k] (NT) */
 
 /* --- packing --- */
 
@@ -71,53 +54,6 @@
 #define PUT_INPUT(SPACE, to, a, ld, both) EACH(put, MR) (to)[put] = cell((a) + put, ld, both)
 #endif
 
-#define PACK_WORDS 16
-#define ROUND_UP(x, to) (((size_t)(x) + (to) - 1) / (to) * (to))
-
-#define WORDS(steps) (((steps) + PER_WORD - 1) / PER_WORD)
-/* Whether word w of `steps` steps has both numbers of a pair. */
-#define BOTH(w, steps) (PER_WORD * (w) + PAIRS < (steps))
-
-/* The word of the number at p and, with PAIRS, of the next one along k, ld elements behind it, or zero. */
-static inline float cell(__global const clt_gemm_in *p, size_t ld, bool both)
-{
-#if PAIRS
-    return as_float(p[0] | (both ? (uint)p[ld] << 16 : 0u));
-#else
-    return IN1(p);
-#endif
-}
-
-/* The same for 16 and 8 neighbours across k. */
-#if PAIRS
-static inline float16 pairs16(ushort16 first, ushort16 second, bool both)
-{
-    return as_float16(convert_uint16(first) | (convert_uint16(second) << 16 & (uint16)(both ? 0xffff0000u : 0u)));
-}
-static inline float16 cells16(__global const clt_gemm_in *p, size_t ld, bool both)
-{
-    __global const clt_gemm_in *next = p + (both ? ld : 0);
-    return pairs16(CLT_AT16(__global const, ushort, p), CLT_AT16(__global const, ushort, next), both);
-}
-static inline float8 cells8(__global const clt_gemm_in *p, size_t ld, bool both)
-{
-    const ushort8 first = *(__global const unaligned8s *)p;
-    const ushort8 second = *(__global const unaligned8s *)(p + (both ? ld : 0));
-    return pairs16((ushort16)(first, first), (ushort16)(second, second), both).lo;
-}
-#else
-#define cells16(p, ld, both) IN16(p)
-#define cells8(p, ld, both) IN8(p)
-#endif
-
-/* 16 neighbouring words of a row along k */
-#if PAIRS
-typedef float16 unaligned16p __attribute__((aligned(2)));
-#define ROW16(p) (*(__global const unaligned16p *)(p))
-#else
-#define ROW16(p) IN16(p)
-#endif
-
 /* Rows of a [m,k] to blocks of KC steps, each [ceil(m/MR)][words][MR]. Data that is used together is
  * contiguous: equal distances would map to the same few sets of the caches. One 16 x 16 transpose gives two
  * panels. Launch: {ceil(m / (2 * MR)), ceil(k / KC)}. */
@@ -126,16 +62,15 @@ __kernel CLT_ONE_ITEM void gemm_pack_a(uint m, uint k, __global const clt_gemm_i
     const size_t row0 = get_global_id(0) * 2 * MR, last = (size_t)m - 1, k0 = get_global_id(1) * KC;
     const size_t steps = min((size_t)k - k0, (size_t)KC), words = WORDS(steps);
     const bool second = row0 + MR < m;
-    __global const clt_gemm_in *row[2 * MR];
+    __global const char *row[16];
     to += k0 / PER_WORD * ROUND_UP(m, MR) + row0 * words;
     __global float *to2 = to + MR * words;
     a += a_off + k0;
-    EACH(i, 2 * MR) row[i] = a + min(row0 + i, last) * lda;
+    EACH(i, 16) row[i] = (__global const char *)(a + min(row0 + min(i, 2 * MR - 1), last) * lda);
     size_t w = 0;
     for (; PER_WORD * (w + 16) <= steps; w += 16) {
         float16 r[16];
-        EACH(i, 16) r[i] = i < 2 * MR ? ROW16(row[min(i, 2 * MR - 1)] + PER_WORD * w) : (float16)(0.0f);
-        transpose16(r);
+        TURN16(r, row, w);
         EACH(j, 16) PUT_FIRST(__global, to + (w + j) * MR, r[j]);
         if (second) EACH(j, 16) PUT_SECOND(__global, to2 + (w + j) * MR, r[j]);
     }
@@ -144,63 +79,6 @@ __kernel CLT_ONE_ITEM void gemm_pack_a(uint m, uint k, __global const clt_gemm_i
         for (size_t i = 0; i < MR; i++) {
             to[w * MR + i] = cell(a + min(row0 + i, last) * lda + PER_WORD * w, 1, both);
             if (second) to2[w * MR + i] = cell(a + min(row0 + MR + i, last) * lda + PER_WORD * w, 1, both);
-        }
-    }
-}
-
-/* `steps` rows of NR numbers (only `left` exist) to [words][NR]. */
-#define DEFINE_COPY_ROWS(NAME, SPACE)                                                                        \
-    static inline void NAME(SPACE float *to, __global const clt_gemm_in *b, size_t ldb, size_t left,         \
-                            size_t steps)                                                                    \
-    {                                                                                                        \
-        for (size_t w = 0; w < WORDS(steps); w++, b += PER_WORD * ldb, to += NR) {                           \
-            const bool both = BOTH(w, steps);                                                                \
-            if (left >= NR) {                                                                                \
-                EACH(j, NV) AT16(SPACE, to + 16 * j) = cells16(b + 16 * j, ldb, both);                       \
-            } else {                                                                                         \
-                for (size_t j = 0; j < NR; j++) to[j] = j < left ? cell(b + j, ldb, both) : 0.0f;             \
-            }                                                                                                \
-        }                                                                                                    \
-    }
-DEFINE_COPY_ROWS(copy_rows_local, __local)
-DEFINE_COPY_ROWS(copy_rows_global, __global)
-
-/* Rows of b [k,n] to blocks of `block` rows, each [ceil(n/NR)][words][NR]. An item packs PACK_WORDS words of
- * each column, so that rows are read contiguously. `block` is even, or k. Launch: {ceil(block / PER_WORD /
- * PACK_WORDS), ceil(k / block)}. */
-__kernel CLT_ONE_ITEM void gemm_pack_b(uint n, uint k, uint block, __global const clt_gemm_in *b, ulong b_off,
-                                       ulong ldb, __global float *to)
-{
-    const size_t k0 = get_global_id(1) * block, rows = min((size_t)k - k0, (size_t)block), words = WORDS(rows);
-    const size_t first = get_global_id(0) * PACK_WORDS;
-    if (first >= words) return; /* the last block may be shorter */
-    const size_t steps = min(rows - first * PER_WORD, (size_t)PACK_WORDS * PER_WORD);
-    b += b_off + (k0 + first * PER_WORD) * ldb;
-    to += k0 / PER_WORD * ROUND_UP(n, NR) + first * NR;
-    for (size_t column = 0; column < n; column += NR) {
-        for (size_t kk = 0; kk < steps; kk++)
-            EACH(j, NV) PREFETCH(b + kk * ldb + column + 4 * NR + 16 * j, 3);
-        copy_rows_global(to + column * words, b + column, ldb, n - column, steps);
-    }
-}
-
-/* NR rows of b [n,k] (only `left` exist) to [words][NR]. */
-static inline void turn_rows(__local float *to, __global const clt_gemm_in *b, size_t ldb, size_t left, size_t steps)
-{
-    for (size_t h = 0; h < NR; h += 16) {
-        __global const clt_gemm_in *row[16];
-        EACH(i, 16) row[i] = b + min(h + i, left - 1) * ldb;
-        size_t w = 0;
-        for (; PER_WORD * (w + 16) <= steps; w += 16) {
-            float16 r[16];
-            EACH(i, 16) r[i] = ROW16(row[i] + PER_WORD * w);
-            transpose16(r);
-            EACH(j, 16) AT16(__local, to + (w + j) * NR + h) = r[j];
-        }
-        for (; w < WORDS(steps); w++) {
-            const bool both = BOTH(w, steps);
-            for (size_t i = 0; i < 16; i++)
-                to[w * NR + h + i] = cell(b + min(h + i, left - 1) * ldb + PER_WORD * w, 1, both);
         }
     }
 }
@@ -277,13 +155,7 @@ static inline float16 multiply_add(float16 a, float16 b, float16 c)
 DEFINE_TILE(tile_rows, __global, __local)
 DEFINE_TILE(tile_columns, __local, __global)
 
-/* A tile's place in the matrix, and how many of its outputs exist. */
-typedef struct {
-    size_t row, column, rows, columns;
-} tile_place;
-
 #define IS_WHOLE(at) ((at).rows == MR && (at).columns == NR)
-#define LANES(at, j) min((at).columns - (j), (size_t)16)
 
 static inline void clear_tile(float16 (*acc)[NV]) { EACH(i, MR) EACH(j, NV) acc[i][j] = (float16)(0.0f); }
 
@@ -294,7 +166,7 @@ static inline void load_tile(float16 (*acc)[NV], __global const float *from, siz
     from += at.row * ld + at.column;
     EACH(i, MR * NV) t[i] = (float16)(0.0f);
     for (size_t i = 0; i < at.rows; i++)
-        for (size_t j = 0; j < at.columns; j += 16) t[i * NV + j / 16] = clt_load16(from + i * ld + j, LANES(at, j));
+        for (size_t j = 0; j < at.columns; j += 16) t[i * NV + j / 16] = clt_load16(from + i * ld + j, LANES_AT(at, j));
     EACH(i, MR) EACH(j, NV) acc[i][j] = t[i * NV + j];
 }
 
@@ -308,7 +180,7 @@ static inline void store_tile(float16 (*acc)[NV], __global float *to, size_t ld,
     }
     EACH(i, MR) EACH(j, NV) t[i * NV + j] = acc[i][j];
     for (size_t i = 0; i < at.rows; i++)
-        for (size_t j = 0; j < at.columns; j += 16) clt_store16(t[i * NV + j / 16], to + i * ld + j, LANES(at, j));
+        for (size_t j = 0; j < at.columns; j += 16) clt_store16(t[i * NV + j / 16], to + i * ld + j, LANES_AT(at, j));
 }
 
 /* c = acc without an epilogue */
@@ -324,21 +196,10 @@ static inline void finish_tile(float16 (*acc)[NV], const clt_gemm_ep *ep, tile_p
     EACH(i, MR) EACH(j, NV) t[i * NV + j] = acc[i][j];
     for (size_t i = 0; i < at.rows; i++)
         for (size_t j = 0; j < at.columns; j += 16)
-            clt_ep_lanes16(ep, t[i * NV + j / 16], at.row + i, at.column + j, LANES(at, j));
+            clt_ep_lanes16(ep, t[i * NV + j / 16], at.row + i, at.column + j, LANES_AT(at, j));
 }
 
 /* --- NT and NN --- */
-
-/* Prefetches lines [line, line + count) of the block of b at (column, k0), which is packed next. */
-static inline void prefetch_block(__global const clt_gemm_in *b, size_t ldb, bool b_rows, size_t column, size_t k0,
-                                  size_t line, size_t count)
-{
-    for (size_t l = line; l < line + count; l++) {
-        const size_t across = b_rows ? l % (NV * PANELS) * 16 : l / (KC / 16);
-        const size_t along = b_rows ? l / (NV * PANELS) : l % (KC / 16) * 16;
-        PREFETCH(b + (b_rows ? (k0 + along) * ldb + column + across : (column + across) * ldb + k0 + along), 2);
-    }
-}
 
 /* `steps` steps of the next PANELS panels of b, of which `left` columns exist. */
 static inline void pack_panels(__local float *to, __global const clt_gemm_in *b, size_t ldb, bool b_rows, size_t left,
@@ -436,8 +297,8 @@ static inline void add_tile(float16 (*acc)[NV], __global clt_gemm_out *sum, size
     EACH(i, MR) EACH(j, NV) t[i * NV + j] = acc[i][j];
     for (size_t i = 0; i < at.rows; i++)
         for (size_t j = 0; j < at.columns; j += 16) {
-            float16 old = from_zero ? (float16)(0.0f) : CLT_LOAD16(C_TYPE, sum + i * ld + j, LANES(at, j));
-            CLT_STORE16(C_TYPE, old + t[i * NV + j / 16], sum + i * ld + j, LANES(at, j));
+            float16 old = from_zero ? (float16)(0.0f) : CLT_LOAD16(C_TYPE, sum + i * ld + j, LANES_AT(at, j));
+            CLT_STORE16(C_TYPE, old + t[i * NV + j / 16], sum + i * ld + j, LANES_AT(at, j));
         }
 }
 

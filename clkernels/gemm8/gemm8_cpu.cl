@@ -19,7 +19,6 @@
  * there. Rows beyond an edge repeat the last one; like columns beyond an edge they are never stored.
  *
  * Requires: local memory of KC * NR * 4 / NARROW + KC / BLOCK * NR * 8 + MR * NR * 4 bytes. */
-#include "../gemm/gemm_cpu.clh"
 #include "gemm8_blocks.clh"
 #include "gemm8_dot.clh"
 
@@ -29,34 +28,63 @@
 #define KC 4096
 #endif
 #define NR (LANES * NV)
-#if MR > 16 || NR % 16 || 64 % NR || KC % 128
-#error "MR is at most 16, NR 16, 32 or 64, KC a multiple of 128"
+#include "../gemm/gemm_cpu_chain.clh"
+#define UNIT (DOT == 6) /* the matrix unit multiplies */
+#if (UNIT ? MR != 32 || NR != 32 : MR > 16) || NR % 16 || 64 % NR || KC % 128
+#error "MR is at most 16, NR 16, 32 or 64, KC a multiple of 128; with the matrix unit MR and NR are 32"
 #endif
-
-/* Flags of a launch besides CLT_EP_*: the state of the chains. */
-#define CLT_CHAIN_FIRST 256u /* chains start here from +0; else they continue from part */
-#define CLT_CHAIN_LAST 512u  /* chains end here; else they are stored in part */
+#if UNIT
+#include "../include/clt_amx.clh"
+#endif
 
 #define STEPS (BLOCK / NARROW)    /* of a block */
 #define A_BLOCK ((STEPS + 1) * MR) /* ints of a packed block of a, with the scales at its end */
 
 /* --- packing --- */
 
-/* 16 ints of a row, from int 16 * i on, as bits of floats for the transpose. Rows start at multiples of 16
- * bytes only. */
+/* 16 rows of 16 ints at ints 16 * i of a block to 16 vectors across the rows; rows start at multiples of 16 bytes only. */
 #if NARROW == 4
-#define ROW_INTS(p, i) AT16(__global const, (__global const float *)(p) + 16 * (i))
+#define TURN_INTS(r, row, k0, i) turn_words(r, row, (k0) + 64 * (i))
 #else
 #define SHORTS(p, i) as_int8(convert_short16(vload16(i, p)))
-#define ROW_INTS(p, i) as_float16((int16)(SHORTS(p, 2 * (i)), SHORTS(p, 2 * (i) + 1)))
-#endif
-
-/* 16 rows of 16 ints at ints 16 * i of a block to 16 vectors across the rows. */
-static inline void turn_ints(float16 *r, __global const char **row, size_t k0, int i)
+#define TURN_INTS(r, row, k0, i) turn_shorts(r, row, k0, i)
+static inline void turn_shorts(float16 *r, __global const char **row, size_t k0, int i)
 {
-    EACH(h, 16) r[h] = ROW_INTS(row[h] + k0, i);
+    EACH(h, 16) r[h] = as_float16((int16)(SHORTS(row[h] + k0, 2 * i), SHORTS(row[h] + k0, 2 * i + 1)));
     transpose16(r);
 }
+#endif
+
+/* The numbers of a block of a panel of a. */
+#if UNIT
+#define PANEL_ROWS MR
+static inline void pack_block_of_a(__global int *to, __global const char **row, size_t k0)
+{
+    for (int t = 0; t < STEPS / 16; t++)
+        EACH(i, MR) CLT_AT16(__global, int, to + (i / 16 * STEPS + t * 16 + i % 16) * 16) =
+                      CLT_AT16(__global const, int, (__global const int *)(row[i] + k0) + 16 * t);
+}
+#else
+#define PANEL_ROWS 16
+static inline void pack_block_of_a(__global int *to, __global const char **row, size_t k0)
+{
+    for (int i = 0; i < STEPS / 16; i++) {
+        float16 r[16];
+        TURN_INTS(r, row, k0, i);
+        EACH(j, 16)
+        {
+            const int16 v = as_int16(r[j]);
+            __global int *at = to + (i * 16 + j) * MR;
+            const int16 x = OFFSET ? v ^ (int16)(0x80808080u) : v;
+#if MR > 8
+            CLT_AT16(__global, int, at) = x;
+#else
+            vstore8(x.lo, 0, at);
+#endif
+        }
+    }
+}
+#endif
 
 /* MR of the m rows of a from row `first` on, all `blocks` blocks, to [block][A_BLOCK]. tile: rows per scale.
  * Launch: {ceil(m / MR)}. A store of 16 lanes overwrites what follows the MR that count: later steps and the scales. */
@@ -65,9 +93,9 @@ __kernel CLT_ONE_ITEM void gemm8_pack_a(uint first, uint m, uint blocks, uint ti
                                         ulong ld_a_scale, __global int *to)
 {
     const size_t row0 = first + get_global_id(0) * MR, last = (size_t)first + m - 1;
-    __global const char *row[16];
-    size_t place[16]; /* of the rows' scales */
-    EACH(i, 16)
+    __global const char *row[PANEL_ROWS];
+    size_t place[PANEL_ROWS]; /* of the rows' scales */
+    EACH(i, PANEL_ROWS)
     {
         const size_t r = min(row0 + min(i, MR - 1), last);
         row[i] = a + a_off + r * lda;
@@ -76,21 +104,7 @@ __kernel CLT_ONE_ITEM void gemm8_pack_a(uint first, uint m, uint blocks, uint ti
     to += get_global_id(0) * blocks * A_BLOCK;
     a_scale += a_scale_off;
     for (size_t block = 0; block < blocks; block++, to += A_BLOCK, a_scale += ld_a_scale) {
-        for (int i = 0; i < STEPS / 16; i++) {
-            float16 r[16];
-            turn_ints(r, row, block * BLOCK, i);
-            EACH(j, 16)
-            {
-                const int16 v = as_int16(r[j]);
-                __global int *at = to + (i * 16 + j) * MR;
-                const int16 x = OFFSET ? v ^ (int16)(0x80808080u) : v;
-#if MR > 8
-                CLT_AT16(__global, int, at) = x;
-#else
-                vstore8(x.lo, 0, at);
-#endif
-            }
-        }
+        pack_block_of_a(to, row, block * BLOCK);
         EACH(i, MR) to[STEPS * MR + i] = as_int(a_scale[place[i]]);
     }
 }
@@ -98,7 +112,7 @@ __kernel CLT_ONE_ITEM void gemm8_pack_a(uint first, uint m, uint blocks, uint ti
 /* A packed panel of b in local memory. */
 typedef struct {
     __local int *q;       /* [block][step][NR] */
-    __local int *start;   /* [block][NR]: what sums start from */
+    __local int *start;   /* [block][NR]: what sums start from; with the matrix unit [MR][NR]: a block's sums */
     __local float *scale; /* [block][NR] */
 } b_panel;
 
@@ -112,12 +126,13 @@ static inline void pack_b(b_panel to, __global const char *b, size_t ldb, __glob
         for (size_t block = 0; block < blocks; block++) {
             for (int i = 0; i < STEPS / 16; i++) {
                 float16 r[16];
-                turn_ints(r, row, block * BLOCK, i);
+                TURN_INTS(r, row, block * BLOCK, i);
                 EACH(j, 16) CLT_AT16(__local, int, to.q + (block * STEPS + i * 16 + j) * NR + h) = as_int16(r[j]);
             }
         }
     }
     for (size_t block = 0; block < blocks; block++) {
+#if !UNIT
         EACH(j, NV)
         {
             clt_ints sum = (clt_ints)(0);
@@ -127,6 +142,7 @@ static inline void pack_b(b_panel to, __global const char *b, size_t ldb, __glob
 #endif
             CLT_INTS_AT(__local, to.start + block * NR + LANES * j) = sum * -OFFSET;
         }
+#endif
         __global const float *from = b_scale + block * ld_b_scale;
         for (size_t j = 0; j < NR; j += 16)
             AT16(__local, to.scale + block * NR + j) =
@@ -137,21 +153,55 @@ static inline void pack_b(b_panel to, __global const char *b, size_t ldb, __glob
 /* --- the tile --- */
 
 #define AHEAD 16 /* steps of packed panels that are requested before they are used */
-#if defined(__clang__) && !defined(CLT_NO_BUILTINS)
-#define REQUEST(p, write) __builtin_prefetch((const void *)(size_t)(p), write, 3)
-#else
-#define REQUEST(p, write)
-#endif
 
-/* A tile's place in the matrix, and how many of its outputs exist. */
-typedef struct {
-    size_t row, column, rows, columns;
-} tile_place;
-#define WIDTH(at, j) min((at).columns - (j), (size_t)16)
+#if UNIT
+#define SUM(i, j) CLT_INTS_AT(__local, b.start + (i) * NR + LANES * (j))
+/* A part of the next block of both panels. */
+#define REQUEST_PART(part)                                                                                             \
+    EACH(i, 8)                                                                                                         \
+    {                                                                                                                  \
+        CLT_PREFETCH(a + A_BLOCK + (t * 4 + part) * 128 + i * 16, 0, 3);                                               \
+        CLT_PREFETCH(b.q + STEPS * NR + (t * 4 + part) * 128 + i * 16, 0, 3);                                          \
+    }
+/* A block's sums to b.start. */
+static inline void multiply_block(__global const int *a, b_panel b)
+{
+    CLT_AMX_TILES
+    CLT_AMX_CLEAR(0);
+    CLT_AMX_CLEAR(1);
+    CLT_AMX_CLEAR(2);
+    CLT_AMX_CLEAR(3);
+    EACH(t, STEPS / 16)
+    {
+        CLT_AMX_LOAD(4, a + t * 256, 64);
+        CLT_AMX_LOAD(6, b.q + t * 16 * NR, NR * 4);
+        CLT_AMX_DOT8(0, 4, 6);
+        REQUEST_PART(0)
+        CLT_AMX_LOAD(7, b.q + t * 16 * NR + 16, NR * 4);
+        CLT_AMX_DOT8(1, 4, 7);
+        REQUEST_PART(1)
+        CLT_AMX_LOAD(5, a + STEPS * 16 + t * 256, 64);
+        CLT_AMX_DOT8(2, 5, 6);
+        REQUEST_PART(2)
+        CLT_AMX_DOT8(3, 5, 7);
+        REQUEST_PART(3)
+    }
+    CLT_AMX_STORE(0, b.start, NR * 4);
+    CLT_AMX_STORE(1, b.start + 16, NR * 4);
+    CLT_AMX_STORE(2, b.start + 16 * NR, NR * 4);
+    CLT_AMX_STORE(3, b.start + 16 * NR + 16, NR * 4);
+}
+#else
+#define SUM(i, j) acc[i][j]
+#endif
 
 /* chain = fma(sum, scale of a * scale of b, chain) for one block; a chain that `starts` here is +0 before. */
 static inline void add_block(__local float *chain, __global const int *a, b_panel b, bool starts)
 {
+#if UNIT
+    multiply_block(a, b);
+    a += STEPS * MR;
+#else
     clt_ints acc[MR][NV];
     EACH(i, MR) EACH(j, NV) acc[i][j] = CLT_INTS_AT(__local, b.start + LANES * j);
     for (int step = 0; step < STEPS; step++, a += MR, b.q += NR) {
@@ -159,15 +209,16 @@ static inline void add_block(__local float *chain, __global const int *a, b_pane
         EACH(j, NV)
         {
             bv[j] = CLT_INTS_AT(__local, b.q + LANES * j);
-            REQUEST(b.q + AHEAD * NR + LANES * j, 0);
+            CLT_PREFETCH(b.q + AHEAD * NR + LANES * j, 0, 3);
         }
-        REQUEST(a + AHEAD * MR, 0);
+        CLT_PREFETCH(a + AHEAD * MR, 0, 3);
         EACH(i, MR)
         {
             const clt_ints av = (clt_ints)(a[i]);
             EACH(j, NV) acc[i][j] = clt_dot(acc[i][j], av, bv[j]);
         }
     }
+#endif
 #define ADD_TO(OLD)                                                                                                    \
     EACH(i, MR)                                                                                                        \
     {                                                                                                                  \
@@ -176,7 +227,7 @@ static inline void add_block(__local float *chain, __global const int *a, b_pane
         {                                                                                                              \
             __local float *to = chain + i * NR + LANES * j;                                                            \
             const clt_floats s = sa * CLT_FLOATS_AT(__local, b.scale + LANES * j);                                     \
-            CLT_FLOATS_AT(__local, to) = fma(clt_to_floats(acc[i][j]), s, OLD);                                        \
+            CLT_FLOATS_AT(__local, to) = fma(clt_to_floats(SUM(i, j)), s, OLD);                                        \
         }                                                                                                              \
     }
     if (starts) {
@@ -187,20 +238,6 @@ static inline void add_block(__local float *chain, __global const int *a, b_pane
 #undef ADD_TO
 }
 
-static inline void load_chain(__local float *chain, __global const float *part, size_t ld, tile_place at)
-{
-    for (size_t i = 0; i < at.rows; i++)
-        for (size_t j = 0; j < at.columns; j += 16)
-            AT16(__local, chain + i * NR + j) = clt_load16(part + (at.row + i) * ld + at.column + j, WIDTH(at, j));
-}
-
-static inline void store_chain(__local const float *chain, __global float *part, size_t ld, tile_place at)
-{
-    for (size_t i = 0; i < at.rows; i++)
-        for (size_t j = 0; j < at.columns; j += 16)
-            clt_store16(AT16(__local const, chain + i * NR + j), part + (at.row + i) * ld + at.column + j, WIDTH(at, j));
-}
-
 /* Ended chains to c. With FORM 1 the flag CLT_EP_ACCUMULATE says whether c holds a sum already. */
 static inline void finish_chain(__local const float *chain, const clt_gemm_ep *ep, tile_place at)
 {
@@ -208,10 +245,10 @@ static inline void finish_chain(__local const float *chain, const clt_gemm_ep *e
         for (size_t j = 0; j < at.columns; j += 16) {
             const float16 v = AT16(__local const, chain + i * NR + j);
 #if FORM == 0
-            clt_ep_lanes16(ep, v, at.row + i, at.column + j, WIDTH(at, j));
+            clt_ep_lanes16(ep, v, at.row + i, at.column + j, LANES_AT(at, j));
 #else
             __global float *to = ep->c + (at.row + i) * ep->ldc + at.column + j;
-            const size_t n = WIDTH(at, j);
+            const size_t n = LANES_AT(at, j);
             clt_store16((ep->flags & CLT_EP_ACCUMULATE ? clt_load16(to, n) : (float16)(0.0f)) + v, to, n);
 #endif
         }
@@ -224,13 +261,16 @@ gemm8_rows(uint m, uint n, uint blocks, uint group_blocks, uint panels_each, uin
            __global const int *a_packed, __global const char *b, ulong b_off, ulong ldb, __global const float *b_scale,
            ulong b_scale_off, ulong ld_b_scale, uint b_tile, __global float *part, ulong part_off, ulong ldpart, CLT_EP_ARGS)
 {
-    __local int q[KC / NARROW * NR], start[KC / BLOCK * NR];
+    __local int q[KC / NARROW * NR], start[UNIT ? MR * NR : KC / BLOCK * NR];
     __local float scale[KC / BLOCK * NR], chain[MR * NR];
     const clt_gemm_ep whole = CLT_EP_INIT;
     const size_t row0 = get_global_id(1) * rows_each, row1 = min(row0 + rows_each, (size_t)m);
     const size_t column0 = get_global_id(0) * panels_each * NR;
     const size_t column1 = min(column0 + panels_each * NR, (size_t)n);
     const bool continues = !(flags & CLT_CHAIN_FIRST), ends = flags & CLT_CHAIN_LAST;
+#if UNIT
+    CLT_AMX_BEGIN
+#endif
     part += part_off;
     for (size_t column = column0; column < column1; column += NR) {
         const b_panel panel = {q, start, scale};
@@ -240,12 +280,13 @@ gemm8_rows(uint m, uint n, uint blocks, uint group_blocks, uint panels_each, uin
             __global const int *a = a_packed + at.row / MR * blocks * A_BLOCK;
             clt_gemm_ep ep = whole;
             at.rows = min(row1 - at.row, (size_t)MR);
-            for (size_t i = 0; i < at.rows; i++)
-                for (size_t j = 0; j < NR; j += 16) REQUEST(ep.c + (at.row + i) * ep.ldc + column + j, 1);
+            const size_t next = min(at.row + MR, row1), next_rows = min(row1 - next, (size_t)MR);
             for (size_t block = 0; block < blocks; block++, a += A_BLOCK) {
-                const b_panel here = {q + block * STEPS * NR, start + block * NR, scale + block * NR};
+                const b_panel here = {q + block * STEPS * NR, start + (UNIT ? 0 : block * NR), scale + block * NR};
                 const bool goes_on = block == 0 && continues;
                 if (goes_on) load_chain(chain, part, ldpart, at);
+                for (size_t i = next_rows * block / blocks; i < next_rows * (block + 1) / blocks; i++)
+                    for (size_t j = 0; j < NR; j += 16) CLT_PREFETCH(ep.c + (next + i) * ep.ldc + column + j, 1, 3);
                 add_block(chain, a, here, !goes_on && block % group_blocks == 0);
                 if ((block + 1) % group_blocks != 0 || !ends) continue;
                 finish_chain(chain, &ep, at);
@@ -254,4 +295,7 @@ gemm8_rows(uint m, uint n, uint blocks, uint group_blocks, uint panels_each, uin
             if (!ends) store_chain(chain, part, ldpart, at);
         }
     }
+#if UNIT
+    CLT_AMX_END
+#endif
 }

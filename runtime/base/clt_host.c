@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "runtime/base/clt_base.h"
@@ -85,7 +86,24 @@ static bool has_avx_vnni(void) {
 }
 #endif
 
+/* The matrix unit (AMX) with products of bytes or of bf16. The system saves its tiles only for processes that
+ * asked. */
+static bool has_matrix_unit(bool bytes) {
+#if defined(__x86_64__) && defined(__linux__)
+    enum { PERMIT = 0x1023, TILES = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA of the kernel */
+    const unsigned need = 1u << 24 | 1u << (bytes ? 25 : 22);
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & need) == need &&
+           syscall(SYS_arch_prctl, PERMIT, TILES) == 0;
+#else
+    (void)bytes;
+    return false;
+#endif
+}
+
 int clt_host_has(const char *instructions) {
+    if (!strcmp(instructions, "amxint8")) return has_matrix_unit(true);
+    if (!strcmp(instructions, "amxbf16")) return has_matrix_unit(false);
 #if defined(__x86_64__)
     if (!strcmp(instructions, "avx2")) return __builtin_cpu_supports("avx2") != 0;
     if (!strcmp(instructions, "avx512bw")) return __builtin_cpu_supports("avx512bw") != 0;

@@ -127,11 +127,13 @@ static const matrix_kernel *matrix_kernel_of(const clt_device *dev) {
         /* 8 of 16 x 8 x 16 by 32 items */
         mma = {"peak/peak_matrix.cl", "peak_matrix", " -DWGMMA=0", 8 * 2.0 * 16 * 8 * 16 / 32},
         mma_f16 = {"peak/peak_matrix.cl", "peak_matrix", " -DTURING=1", 8 * 2.0 * 16 * 8 * 16 / 32},
-        pairs = {"peak/peak_bf16.cl", "peak_bf16", "", 16 * 12 * 2.0 * 32};
+        pairs = {"peak/peak_bf16.cl", "peak_bf16", "", 16 * 12 * 2.0 * 32},
+        tiles = {"peak/peak_amx.cl", "peak_amx", "", 16 * 4 * 2.0 * 16 * 16 * 32};
     if (dev->facts.wgmma) return &wgmma;
     if (dev->facts.mma_bf16) return &mma;
     if (dev->facts.mma_f16) return &mma_f16;
-    return dev->facts.type == CLT_DEVICE_CPU && clt_host_has("avx512bf16") == 1 ? &pairs : NULL;
+    if (dev->facts.type != CLT_DEVICE_CPU) return NULL;
+    return clt_host_has("amxbf16") == 1 ? &tiles : clt_host_has("avx512bf16") == 1 ? &pairs : NULL;
 }
 
 static clt_status matrix_rate(clt_device *dev, const matrix_kernel *k, clt_buffer *out, double *flops) {

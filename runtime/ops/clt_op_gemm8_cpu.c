@@ -32,7 +32,9 @@ static int64_t launch_k(const clt_variant *v, const clt_gemm8_params *p) {
 
 static void plan_sizes(const clt_variant *v, const clt_gemm8_params *p, cpu_plan *plan) {
     const long dot = clt_variant_param(v, "DOT", 0); /* gemm8_dot.clh */
-    static const struct { int64_t lanes, narrow; } of[] = {{16, 2}, {16, 4}, {8, 4}, {16, 2}, {8, 2}, {4, 4}};
+    static const struct {
+        int64_t lanes, narrow;
+    } of[] = {{16, 2}, {16, 4}, {8, 4}, {16, 2}, {8, 2}, {4, 4}, {16, 4}};
     const long known = dot >= 0 && dot < (long)CLT_COUNT_OF(of) ? dot : 0; /* others do not build */
     const int64_t lanes = of[known].lanes, narrow = of[known].narrow;
     *plan = (cpu_plan){.mr = clt_variant_param(v, "MR", 6), .block = p->a.block, .k = launch_k(v, p)};

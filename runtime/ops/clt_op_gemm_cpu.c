@@ -24,7 +24,8 @@ enum {
 
 typedef struct {
     int64_t mr, nr, panels, kc, rows, la; /* panels: of b that an item packs at once */
-    int64_t units, per_word, group;       /* group: TN, rows of a chain */
+    int64_t group_panels;                 /* panels whose sums an item holds at once */
+    int64_t units, per_word, pad, group;  /* pad: packed words are a multiple; group: TN, rows of a chain */
     clt_kernel *pack, *main;
     clt_buffer *packed;
     clt_ref part; /* chains that the next launch continues */
@@ -34,6 +35,15 @@ typedef struct {
 /* Steps along k in a word of a packed panel (gemm_cpu.cl). */
 static int64_t per_word(const clt_variant *v) {
     return 1 + clt_variant_param(v, "PAIRS", 0);
+}
+
+/* Words of a packed panel are a multiple of this. */
+static int64_t pad_of(const clt_variant *v) {
+    return clt_variant_param(v, "PAD", 1);
+}
+
+static int64_t words_of(int64_t steps, int64_t per, int64_t pad) {
+    return CLT_ROUND_UP(CLT_CEIL_DIV(steps, per), pad);
 }
 
 /* Rows (NT, NN) or columns (TN), and steps along k, of one packed block with panels of `width`. */
@@ -49,7 +59,7 @@ static void pack_block(int64_t across, int64_t k, int64_t width, int64_t per, in
 static int64_t group_of(const clt_variant *v, const clt_gemm_params *p) {
     const int64_t per = per_word(v);
     if (per == 1 || p->c.type != CLT_F32) return p->k_group > 0 ? p->k_group : p->k;
-    return CLT_ROUND_UP(CLT_CEIL_DIV(p->k, CLT_CEIL_DIV(p->k, FREE_GROUP)), per);
+    return CLT_ROUND_UP(CLT_CEIL_DIV(p->k, CLT_CEIL_DIV(p->k, FREE_GROUP)), per * pad_of(v));
 }
 
 /* TN: steps of a packed block: whole groups, or a part of a group that is too long. */
@@ -64,7 +74,7 @@ static uint64_t workspace(const clt_variant *v, const clt_gemm_params *p) {
     const int64_t group = group_of(v, p), k = tn ? column_steps(p, group) : p->k;
     int64_t width, steps;
     pack_block(across, k, WIDEST_PANEL, per, &width, &steps);
-    uint64_t floats = (uint64_t)(width * CLT_CEIL_DIV(steps, per));
+    uint64_t floats = (uint64_t)(width * words_of(steps, per, pad_of(v)));
     /* Without buffers it is unknown whether c may hold unfinished chains. */
     if (tn ? group > LONGEST_PIECE : steps < p->k && (!clt_tensor_present(p->c) || !clt_gemm_c_is_free(p)))
         floats += (uint64_t)(p->m * p->n);
@@ -78,10 +88,12 @@ static clt_status get_kernels(clt_ops *ops, const clt_variant *v, const clt_gemm
     plan->mr = clt_variant_param(v, "MR", 8);
     plan->nr = 16 * clt_variant_param(v, "NV", 2);
     plan->panels = clt_variant_param(v, "PANELS", 1);
+    plan->group_panels = clt_variant_param(v, "GROUP", 1);
     plan->kc = clt_variant_param(v, "KC", 256);
     plan->rows = clt_variant_param(v, "ROWS", 512);
     plan->la = clt_variant_param(v, "LA", 24576);
     plan->per_word = per_word(v);
+    plan->pad = pad_of(v);
     plan->group = group_of(v, p);
     plan->units = CLT_MAX(clt_device_get_facts(dev)->compute_units, 1);
     clt_gemm_options(p, v, "", options, sizeof options);
@@ -102,7 +114,9 @@ static clt_status run_rows_block(const clt_gemm_params *p, const cpu_plan *plan,
     int64_t parts = CLT_CEIL_DIV(rows, plan->rows);
     if (panels * parts < want) parts = CLT_MIN(CLT_CEIL_DIV(want, panels), CLT_CEIL_DIV(rows, 4 * plan->mr));
     const int64_t rows_each = CLT_ROUND_UP(CLT_CEIL_DIV(rows, parts), plan->mr);
-    const int64_t panels_each = CLT_ROUND_UP(CLT_MAX(panels * parts / (want * 4), 1), plan->panels);
+    const int64_t fine = CLT_MAX(panels * parts / (want * 4), 1);
+    const int64_t together = CLT_MIN(plan->group_panels, panels * parts / want);
+    const int64_t panels_each = CLT_ROUND_UP(CLT_MAX(fine, together), plan->panels);
     const int64_t b_at = p->form == CLT_GEMM_NN ? k0 * p->b.ld : k0;
     uint32_t flags = clt_gemm_flags(p) | (k0 == 0 ? CHAIN_FIRST : 0) | (k0 + k == p->k ? CHAIN_LAST : 0) |
                      (p->form == CLT_GEMM_NN ? B_ROWS : 0);
@@ -128,7 +142,7 @@ static clt_status run_rows_block(const clt_gemm_params *p, const cpu_plan *plan,
 static clt_status run_rows(clt_ops *ops, const clt_gemm_params *p, cpu_plan *plan) {
     int64_t rows, steps;
     pack_block(p->m, p->k, plan->mr, plan->per_word, &rows, &steps);
-    const uint64_t words = (uint64_t)(rows * CLT_CEIL_DIV(steps, plan->per_word));
+    const uint64_t words = (uint64_t)(rows * words_of(steps, plan->per_word, plan->pad));
     CLT_TRY(clt_ops_scratch(ops, SLOT_PACKED, words * 4, &plan->packed));
     plan->part = p->c.ref;
     plan->ldpart = p->c.ld;
@@ -153,7 +167,7 @@ static clt_status run_columns_block(const clt_gemm_params *p, const cpu_plan *pl
     const int64_t block = CLT_MIN(k, CLT_MAX(plan->kc / group, 1) * group);
     const int64_t m_panels = CLT_CEIL_DIV(p->m, plan->mr), n_panels = CLT_CEIL_DIV(columns, plan->nr);
     const int64_t want = plan->units * TASKS_PER_UNIT;
-    const int64_t words = CLT_CEIL_DIV(block, plan->per_word);
+    const int64_t words = words_of(block, plan->per_word, plan->pad);
     int64_t m_each = CLT_MIN(CLT_MAX(plan->la / (words * plan->mr), 1), m_panels);
     const int64_t m_parts = CLT_CEIL_DIV(m_panels, m_each);
     m_each =
@@ -191,7 +205,7 @@ static clt_status run_columns(clt_ops *ops, const clt_gemm_params *p, cpu_plan *
     const bool pieces = group > LONGEST_PIECE;
     int64_t columns, steps;
     pack_block(p->n, most, plan->nr, plan->per_word, &columns, &steps);
-    const uint64_t words = (uint64_t)(columns * CLT_CEIL_DIV(most, plan->per_word));
+    const uint64_t words = (uint64_t)(columns * words_of(most, plan->per_word, plan->pad));
     CLT_TRY(clt_ops_scratch(ops, SLOT_PACKED, words * 4, &plan->packed));
     plan->part = clt_ref_none();
     plan->ldpart = p->n;

@@ -8,7 +8,7 @@ for name in ops/test_{attention,attention8,gemm} model/test_{units,generate}; do
     TEST_COMPLETE=1 "$BUILD/test/$name" >"$log" 2>&1
     report "${name#*/} complete" $?
 done
-for script in emulated_warps emulated_dpas; do
+for script in emulated_warps emulated_dpas emulated_amx; do
     TEST_COMPLETE=1 bash test/ops/$script.sh >"$log" 2>&1
     report "$script, large cases" $?
 done

@@ -5,6 +5,7 @@
 FOLDER is for the compiler's files; WORD: only rows whose table/id has it; --tables: where other tables lie.
 A loop without a loop inside that multiplies and adds at least eight times holds the tile of a product. Fails if one of
 them touches the stack (the tile does not fit the registers), if a kernel file has none, or if a function is undefined.
+Rows for the matrix unit (cpu=amx...) keep no tile in vector registers: their text only has to be assembled.
 """
 import argparse
 import os
@@ -24,7 +25,7 @@ TARGETS = {
 ADMITS = {
     "neon": lambda words: cpu_of(words) in ("", "dotprod") and "vector_bits>=512" not in words,
     "avx2": lambda words: cpu_of(words) in ("", "avx2", "avxvnni") and "vector_bits>=512" not in words,
-    "avx512": lambda words: "vector_bits>=512" in words or cpu_of(words).startswith("avx512"),
+    "avx512": lambda words: "vector_bits>=512" in words or cpu_of(words).startswith(("avx512", "amx")),
 }
 COMMON = ["clang-19", "-x", "cl", "-cl-std=CL1.2", "-O3", "-Wno-unused", "-include", "test/ops/cpu_gates.clh"]
 LEAST = 8  # multiply-adds of a tile's loop
@@ -72,11 +73,15 @@ def compile_row(folder, target, file, options):
         return f.read(), ""
 
 
-def check(folder, target, file, options):
-    """(passed, what was found)"""
+def check(folder, target, file, options, unit):
+    """(passed, what was found); unit: the row is for the matrix unit"""
     text, why = compile_row(folder, target, file, options)
     if text is None:
         return False, why
+    if unit:
+        done = subprocess.run(["clang-19", "-target", "x86_64-linux-gnu", "-c", f"{folder}/k.s", "-o", f"{folder}/k.o"], capture_output=True, text=True)
+        count = len(re.findall(r"\stdp\w+\s", text))
+        return done.returncode == 0 and count >= 4, done.stderr[:200] or f"{count} products of tiles"
     _, _, multiply, stack, branch = TARGETS[target]
     found, bad = [], []
     for function, body in loops(text, branch):
@@ -116,7 +121,8 @@ def main():
             for target, admits in ADMITS.items():
                 if not admits(requires):
                     continue
-                ok, what = check(folder, target, f"clkernels/{file}", options + types)
+                unit = cpu_of(requires).startswith("amx")
+                ok, what = check(folder, target, f"clkernels/{file}", options + types, unit)
                 passed, failed = passed + ok, failed + (not ok)
                 if args.verbose or not ok:
                     print(f"{'ok  ' if ok else 'FAIL'} {target} {table}/{name}: {what}")
