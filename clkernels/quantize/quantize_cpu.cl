@@ -101,10 +101,25 @@ static inline uint largest(uint16 u)
     return LARGER(c.x, c.y);
 }
 
-/* Fills the rows' and columns' largest magnitudes; returns the patch's. */
-static inline uint find_largest(const patch *p, patch_state s, bool whole)
+/* The largest magnitude of the patch. */
+static inline uint find_one(const patch *p, bool whole)
 {
-    uint16 down[V], all = (uint16)(0u);
+    uint16 all[V];
+    EACH(v, V) all[v] = (uint16)(0u);
+    for (size_t r = 0; r < p->height; r++)
+        EACH(v, V)
+        {
+            const uint16 u = clt_block8_bits16(load_part(p, r, v, whole));
+            all[v] = LARGER(all[v], u);
+        }
+    for (int v = 1; v < V; v++) all[0] = LARGER(all[0], all[v]);
+    return largest(all[0]);
+}
+
+/* Fills the rows' and columns' largest magnitudes. */
+static inline void find_largest(const patch *p, patch_state s, bool whole)
+{
+    uint16 down[V];
     EACH(v, V) down[v] = (uint16)(0u);
     for (size_t r = 0; r < p->height; r++) {
         uint16 row = (uint16)(0u);
@@ -116,32 +131,35 @@ static inline uint find_largest(const patch *p, patch_state s, bool whole)
         }
         s.row_scale[r] = largest(row);
     }
-    EACH(v, V)
-    {
-        CLT_AT16(__local, uint, s.col_scale + 16 * v) = down[v];
-        all = LARGER(all, down[v]);
-    }
-    return largest(all);
+    EACH(v, V) CLT_AT16(__local, uint, s.col_scale + 16 * v) = down[v];
 }
 
-static inline void set_scales(patch_state s, uint all, bool tile)
+/* Scales from magnitudes. */
+static inline void set_scales(patch_state s)
 {
     EACH(v, V)
     {
-        const uint16 row = vload16(v, s.row_scale), col = vload16(v, s.col_scale), one = (uint16)(all);
-        const uint16 down = clt_block8_scale16(tile ? one : col);
-        vstore16(clt_block8_scale16(tile ? one : row), v, s.row_scale);
+        const uint16 row = vload16(v, s.row_scale), down = clt_block8_scale16(vload16(v, s.col_scale));
+        vstore16(clt_block8_scale16(row), v, s.row_scale);
         vstore16(down, v, s.col_scale);
         vstore16(clt_block8_inverse16(down), v, s.col_inverse);
     }
 }
 
-/* Rows r ... r + 3: their numbers to q, and to s.turned as the columns' scales make them. */
-static inline void round_rows(const patch *p, patch_state s, size_t r, uint flags, __global char *q, size_t ldq,
+/* Rows r ... r + 3: their numbers to q, and to s.turned as the columns' scales make them. With one scale for the patch,
+ * whose inverse is `one`, these are the same numbers. */
+static inline void round_rows(const patch *p, patch_state s, size_t r, uint flags, float one, __global char *q, size_t ldq,
                               bool whole)
 {
+    const bool tile = flags & TILE;
     float16 inv[4];
-    EACH(i, 4) inv[i] = (float16)(clt_block8_inverse(s.row_scale[r + i]));
+    uint16 keep[4];
+    EACH(i, 4)
+    {
+        const float f = tile ? one : clt_block8_inverse(s.row_scale[r + i]);
+        inv[i] = (float16)(f);
+        keep[i] = (uint16)(clt_block8_keep(f));
+    }
     EACH(v, V)
     {
         float16 x[4];
@@ -150,15 +168,18 @@ static inline void round_rows(const patch *p, patch_state s, size_t r, uint flag
             x[i] = load_part(p, r + i, v, whole);
             if (v % LINE == 0) PREFETCH(p->x + (r + i) * p->ldx + BLOCK + 16 * v, 2); /* the next item's patch */
         }
+        uint16 word[4];
+        EACH(i, 4) word[i] = clt_block8_byte16(x[i], inv[i], keep[i]);
         if (flags & ALONG)
             EACH(i, 4)
-            if (whole || r + i < p->height)
-                *(__global uchar16 *)(q + (r + i) * ldq + 16 * v) = convert_uchar16(clt_block8_word16(x[i], inv[i]) & 255u);
+            if (whole || r + i < p->height) *(__global uchar16 *)(q + (r + i) * ldq + 16 * v) = convert_uchar16(word[i]);
         if (flags & ACROSS) {
-            const float16 down = vload16(v, s.col_inverse);
-            uint16 word = (uint16)(0u);
-            EACH(i, 4) word |= (clt_block8_word16(x[i], down) & 255u) << (uint)(8 * i);
-            CLT_AT16(__local, uint, s.turned + r / 4 * BLOCK + 16 * v) = word;
+            if (!tile) {
+                const float16 down = vload16(v, s.col_inverse);
+                const uint16 some = clt_block8_keep16(down);
+                EACH(i, 4) word[i] = clt_block8_byte16(x[i], down, some);
+            }
+            CLT_AT16(__local, uint, s.turned + r / 4 * BLOCK + 16 * v) = word[0] | word[1] << 8 | word[2] << 16 | word[3] << 24;
         }
     }
 }
@@ -180,9 +201,16 @@ static inline void store_turned(const patch *p, patch_state s, __global char *t,
 
 static inline void round_patch(const patch *p, patch_state s, uint flags, __global char *q, size_t ldq, bool whole)
 {
-    const uint all = find_largest(p, s, whole);
-    set_scales(s, all, flags & TILE);
-    for (size_t r = 0; r < BLOCK; r += 4) round_rows(p, s, r, flags, q, ldq, whole);
+    float one = 0.0f;
+    if (flags & TILE) {
+        const uint scale = clt_block8_scale(find_one(p, whole));
+        one = clt_block8_inverse(scale);
+        s.row_scale[0] = s.col_scale[0] = scale;
+    } else {
+        find_largest(p, s, whole);
+        set_scales(s);
+    }
+    for (size_t r = 0; r < BLOCK; r += 4) round_rows(p, s, r, flags, one, q, ldq, whole);
 }
 
 __kernel CLT_ONE_ITEM void quantize(uint rows, uint cols, uint sample, uint flags, __global const in_type *x,

@@ -92,7 +92,7 @@ static inline __attribute__((always_inline)) float8 load_row(const source *s, si
     return v;
 }
 
-#define WORD(x, inv) (clt_block8_word(x, inv) & 0xffu)
+#define WORD(x, inv) clt_block8_byte(x, inv, clt_block8_keep(inv))
 #define FOUR(a, b, c, d) (WORD a | WORD b << 8 | WORD c << 16 | WORD d << 24)
 
 /* This item's part of the largest magnitudes: eight columns of every STRIDE-th row. */

@@ -13,20 +13,29 @@
 #if LANES == 16
 #define ROW get_global_id(0)
 #define FIRST_ITEM 1
+#define AHEAD 2048
+typedef float16 unaligned16 __attribute__((aligned(4)));
+#define AT16(p) (*(__global const unaligned16 *)(p))
+#define EACH_LINE(l) _Pragma("unroll") for (int l = 0; l < 4; l++)
 #define STEP16(acc, v) (square ? fma(v, v, acc) : (acc) + (v))
 
 /* Sum of x[0..n), or of its squares (one fma each). */
 static inline float row_reduce(__global const float *x, size_t n, int square, __local float *unused) {
     clt_lanes s = clt_lanes_zero();
-    for (size_t i = 0; i < n; i += 64) {
-        size_t left = n - i;
-        float16 a = clt_load16(x + i, left), b = clt_load16(x + i + 16, clt_lanes_left(left, 1));
-        float16 c = clt_load16(x + i + 32, clt_lanes_left(left, 2));
-        float16 d = clt_load16(x + i + 48, clt_lanes_left(left, 3));
-        s.a = STEP16(s.a, a);
-        s.b = STEP16(s.b, b);
-        s.c = STEP16(s.c, c);
-        s.d = STEP16(s.d, d);
+    size_t i = 0;
+    for (; i + 64 <= n; i += 64) {
+        EACH_LINE(l) CLT_PREFETCH(x + i + AHEAD + 16 * l, 0, 3);
+        s.a = STEP16(s.a, AT16(x + i));
+        s.b = STEP16(s.b, AT16(x + i + 16));
+        s.c = STEP16(s.c, AT16(x + i + 32));
+        s.d = STEP16(s.d, AT16(x + i + 48));
+    }
+    if (i < n) {
+        const size_t left = n - i;
+        s.a = STEP16(s.a, clt_load16(x + i, left));
+        s.b = STEP16(s.b, clt_load16(x + i + 16, clt_lanes_left(left, 1)));
+        s.c = STEP16(s.c, clt_load16(x + i + 32, clt_lanes_left(left, 2)));
+        s.d = STEP16(s.d, clt_load16(x + i + 48, clt_lanes_left(left, 3)));
     }
     return clt_lanes_tree(s);
 }
