@@ -8,7 +8,8 @@
  *
  *   -DKC      steps along k whose panel of b is packed at once, a multiple of 32: half of the L1 cache
  *   -DROWS    most rows of one item of gemm_rows, a multiple of 32
- *   -DGROUP   panels whose unfinished sums an item of gemm_rows holds, in the L2 cache: so often rows of a come from there
+ *   -DGROUP   panels that an item of gemm_rows multiplies by a block of a before the next one: their unfinished sums,
+ *             and the block, stay in the L2 cache
  *   -DLA      words of local memory for a in gemm_columns: a part of the L2 cache
  *   -DACT -DGRAD_ACT -DC_TYPE -DAUX_TYPE   gemm_epilogue.clh
  *
@@ -120,13 +121,6 @@ static inline void turn_columns(__local float *to, __global const clt_gemm_in *a
         CLT_AMX_STORE(3, below_ + 64, step_);                                                                \
     } while (0)
 
-static inline void finish(__local const float *sum, const clt_gemm_ep *ep, tile_place at)
-{
-    for (size_t i = 0; i < at.rows; i++)
-        for (size_t j = 0; j < at.columns; j += 16)
-            clt_ep_lanes16(ep, AT16(__local const, sum + i * NR + j), at.row + i, at.column + j, LANES_AT(at, j));
-}
-
 /* Outputs [row0, row0 + rows_each) x `panels_each` panels of NR columns over k steps from packed a. Sums continue from
  * block to block of KC steps through local memory, and from launch to launch through part [m,n] (row distance ldpart).
  * Launch: {ceil(panels / panels_each), ceil(m / rows_each)}; rows_each <= ROWS is a multiple of MR. */
@@ -167,25 +161,13 @@ gemm_rows(uint m, uint n, uint k, uint panels_each, uint rows_each, __global con
                     MULTIPLY(sum, NR * 4, from_zero, a_packed + k0 / PER_WORD * m_up + at.row * words, panel, words);
                     if (!ends) continue;
                     if (flags & CLT_CHAIN_LAST)
-                        finish(sum, &ep, at);
+                        finish_chain(sum, &ep, at);
                     else
                         store_chain(sum, part, ldpart, at);
                 }
             }
         }
     CLT_AMX_END
-}
-
-/* The sum of a tile to c: c = (c or +0) + sum. */
-static inline void add_sum(__local const float *sum, __global clt_gemm_out *c, size_t ldc, tile_place at, bool from_zero)
-{
-    for (size_t i = 0; i < at.rows; i++)
-        for (size_t j = 0; j < at.columns; j += 16) {
-            __global clt_gemm_out *to = c + (at.row + i) * ldc + at.column + j;
-            const size_t n = LANES_AT(at, j);
-            const float16 old = from_zero ? (float16)(0.0f) : CLT_LOAD16(C_TYPE, to, n);
-            CLT_STORE16(C_TYPE, old + AT16(__local const, sum + i * NR + j), to, n);
-        }
 }
 
 /* Outputs of `m_each` panels of MR rows x `n_each` panels of NR columns. k rows of b are packed; a is [k,m]. `block` rows
@@ -228,7 +210,7 @@ gemm_columns(uint m, uint n, uint k, uint k_group, uint block, uint m_each, uint
                     if (!starts) load_chain(sum, part, ldpart, at);
                     MULTIPLY(sum, NR * 4, starts, left, panel + from * NR, count);
                     if (ends)
-                        add_sum(sum, c, ldc, at, from_zero);
+                        add_chain(sum, c, ldc, at, from_zero);
                     else
                         store_chain(sum, part, ldpart, at);
                 }

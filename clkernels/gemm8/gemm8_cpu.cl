@@ -238,22 +238,6 @@ static inline void add_block(__local float *chain, __global const int *a, b_pane
 #undef ADD_TO
 }
 
-/* Ended chains to c. With FORM 1 the flag CLT_EP_ACCUMULATE says whether c holds a sum already. */
-static inline void finish_chain(__local const float *chain, const clt_gemm_ep *ep, tile_place at)
-{
-    for (size_t i = 0; i < at.rows; i++)
-        for (size_t j = 0; j < at.columns; j += 16) {
-            const float16 v = AT16(__local const, chain + i * NR + j);
-#if FORM == 0
-            clt_ep_lanes16(ep, v, at.row + i, at.column + j, LANES_AT(at, j));
-#else
-            __global float *to = ep->c + (at.row + i) * ep->ldc + at.column + j;
-            const size_t n = LANES_AT(at, j);
-            clt_store16((ep->flags & CLT_EP_ACCUMULATE ? clt_load16(to, n) : (float16)(0.0f)) + v, to, n);
-#endif
-        }
-}
-
 /* Outputs [row0, row0 + rows_each) x `panels_each` panels of NR columns over `blocks` blocks of packed a.
  * Launch: {ceil(panels / panels_each), ceil(m / rows_each)}; rows_each is a multiple of MR. */
 __kernel CLT_ONE_ITEM void
@@ -289,7 +273,11 @@ gemm8_rows(uint m, uint n, uint blocks, uint group_blocks, uint panels_each, uin
                     for (size_t j = 0; j < NR; j += 16) CLT_PREFETCH(ep.c + (next + i) * ep.ldc + column + j, 1, 3);
                 add_block(chain, a, here, !goes_on && block % group_blocks == 0);
                 if ((block + 1) % group_blocks != 0 || !ends) continue;
+#if FORM == 0
                 finish_chain(chain, &ep, at);
+#else
+                add_chain(chain, ep.c, ep.ldc, at, !(ep.flags & CLT_EP_ACCUMULATE)); /* with FORM 1: c holds a sum */
+#endif
                 ep.flags |= CLT_EP_ACCUMULATE;
             }
             if (!ends) store_chain(chain, part, ldpart, at);
