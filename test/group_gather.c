@@ -33,7 +33,7 @@ static void open_rig(clt_device *dev, const clt_slab_table *t, int each, rig *g)
     ok(clt_slab_create(dev, t, 0, "whole", &g->whole), "slab");
     ok(clt_slab_create(dev, t, 0, "other", &g->other), "slab");
     g->want = clt_malloc(t->total * sizeof *g->want);
-    for (uint64_t i = 0; i < t->total; i++) g->want[i] = lt_value(0, i);
+    lt_values(0, 0, t->total, g->want);
 }
 
 static void close_rig(rig *g) {

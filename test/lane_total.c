@@ -11,7 +11,7 @@ static float rounded(float v) {
     return v;
 }
 
-float lt_value(int lane, uint64_t element) {
+static float value(int lane, uint64_t element) {
     uint64_t x = (element + 1) * 0x9e3779b97f4a7c15u ^ (uint64_t)(lane + 1) * 0xc2b2ae3d27d4eb4fu;
     x = (x ^ (x >> 29)) * 0xbf58476d1ce4e5b9u;
     x ^= x >> 32;
@@ -32,46 +32,69 @@ static int owner(const clt_lane_split *s, int lane) {
 /* The next ones that sums travel between. */
 typedef enum { NOBODY, RANKS, HOSTS } travel;
 
-/* The tree over lanes [first, first + width); false: all of them are empty. Where gradients travel as bf16,
- * what one host owns of the tree is rounded, and before that what one rank owns. */
-static bool tree(const lt_batch *b, int first, int width, travel to, uint64_t element, float *out) {
-    const int lanes = b->split.lanes, each = to == HOSTS ? b->per_host : 1;
-    if (to != NOBODY && owner(&b->split, first) / each == owner(&b->split, first + width - 1) / each) {
-        bool some = tree(b, first, width, to == HOSTS ? RANKS : NOBODY, element, out);
-        *out = rounded(*out);
-        return some;
+/* What a part of the lanes has for some elements; false: all lanes of the part are empty. */
+typedef struct {
+    const lt_batch *b;
+    uint64_t first, count; /* at most PIECE */
+} piece;
+enum { PIECE = 1024 };
+
+static bool lane(const piece *p, int number, float *out) {
+    const int64_t samples = p->b->samples;
+    const int lanes = p->b->split.lanes;
+    if (clt_lane_sample_begin(samples, lanes, number) == clt_lane_sample_begin(samples, lanes, number + 1))
+        return false;
+    for (uint64_t i = 0; i < p->count; i++) out[i] = value(number, p->first + i);
+    return true;
+}
+
+/* The tree over lanes [first, first + width). Where gradients travel as bf16, what one host owns of the tree
+ * is rounded, and before that what one rank owns. */
+static bool tree(const piece *p, int first, int width, travel to, float *out) {
+    const clt_lane_split *split = &p->b->split;
+    const int each = to == HOSTS ? p->b->per_host : 1;
+    if (to != NOBODY && owner(split, first) / each == owner(split, first + width - 1) / each) {
+        if (!tree(p, first, width, to == HOSTS ? RANKS : NOBODY, out)) return false;
+        for (uint64_t i = 0; i < p->count; i++) out[i] = rounded(out[i]);
+        return true;
     }
-    if (width == 1) {
-        *out = lt_value(first, element);
-        return clt_lane_sample_begin(b->samples, lanes, first) <
-               clt_lane_sample_begin(b->samples, lanes, first + 1);
-    }
-    float l = 0, r = 0;
-    bool left = tree(b, first, width / 2, to, element, &l);
-    bool right = tree(b, first + width / 2, width / 2, to, element, &r);
-    *out = left && right ? l + r : left ? l : r;
-    return left || right;
+    if (width == 1) return lane(p, first, out);
+    float right[PIECE];
+    if (!tree(p, first, width / 2, to, out)) return tree(p, first + width / 2, width / 2, to, out);
+    if (tree(p, first + width / 2, width / 2, to, right))
+        for (uint64_t i = 0; i < p->count; i++) out[i] += right[i];
+    return true;
 }
 
 /* The chain of additions over lane numbers, of lanes that have samples. */
-static bool chain(const lt_batch *b, uint64_t element, float *out) {
-    const int lanes = b->split.lanes;
+static bool chain(const piece *p, float *out) {
+    float next[PIECE];
     bool some = false;
-    for (int i = 0; i < lanes; i++) {
-        if (clt_lane_sample_begin(b->samples, lanes, i) == clt_lane_sample_begin(b->samples, lanes, i + 1))
-            continue;
-        *out = some ? *out + lt_value(i, element) : lt_value(i, element);
+    for (int number = 0; number < p->b->split.lanes; number++) {
+        if (!lane(p, number, some ? next : out)) continue;
+        for (uint64_t i = 0; some && i < p->count; i++) out[i] += next[i];
         some = true;
     }
     return some;
 }
 
 /* The total travels, too. A single rank's gradients do not. */
-float lt_total(const lt_batch *b, uint64_t element) {
+static void total(const piece *p, float *out) {
+    const lt_batch *b = p->b;
     const bool travels = b->bf16 && b->split.ranks > 1;
     const travel to = !travels ? NOBODY : b->per_host ? HOSTS : RANKS;
-    float v = 0;
-    if (b->split.chain) return chain(b, element, &v) ? v : 0;
-    if (!tree(b, 0, b->split.lanes, to, element, &v)) return 0;
-    return travels ? rounded(v) : v;
+    const bool some = b->split.chain ? chain(p, out) : tree(p, 0, b->split.lanes, to, out);
+    for (uint64_t i = 0; i < p->count; i++)
+        out[i] = !some ? 0 : travels && !b->split.chain ? rounded(out[i]) : out[i];
+}
+
+void lt_values(int lane, uint64_t first, uint64_t count, float *out) {
+    for (uint64_t i = 0; i < count; i++) out[i] = value(lane, first + i);
+}
+
+void lt_totals(const lt_batch *b, uint64_t first, uint64_t count, float *out) {
+    for (uint64_t at = 0; at < count; at += PIECE) {
+        const piece p = {b, first + at, CLT_MIN(count - at, (uint64_t)PIECE)};
+        total(&p, out + at);
+    }
 }

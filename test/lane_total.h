@@ -12,10 +12,10 @@ typedef struct {
     int per_host;    /* they travel in two hops, with so many neighbouring ranks on each host; 0: in one */
 } lt_batch;
 
-/* An element of a lane's gradient: numbers of all sizes and both signs, some zero or denormal, so that
- * another order of sums gives other bits. */
-float lt_value(int lane, uint64_t element);
-/* The same element of the total; 0 if all lanes are empty. */
-float lt_total(const lt_batch *b, uint64_t element);
+/* Elements [first, first + count) of a lane's gradient: numbers of all sizes and both signs, some zero or
+ * denormal, so that another order of sums gives other bits. */
+void lt_values(int lane, uint64_t first, uint64_t count, float *out);
+/* The same elements of the total; 0 if all lanes are empty. */
+void lt_totals(const lt_batch *b, uint64_t first, uint64_t count, float *out);
 
 #endif

@@ -35,8 +35,9 @@ bool tu_complete(void);
 /* Whether tu_each_variant runs rows of a CPU device that is not the one whose rows get all cases (PoCL's, or
  * the first one), and tu_complete is false. */
 bool tu_second_cpu(void);
-/* Fewer cases will do: with --tiny, and with tu_second_cpu, because the same kernels get all cases on the
- * other device. */
+/* Fewer cases will do: with --tiny; with tu_second_cpu, because the same kernels get all cases on the other
+ * device; and on a CPU for a row that CPUs use only if their own fail, unless tu_complete: it gets all cases
+ * on the devices that it is for. */
 bool tu_brief(void);
 /* Runs the group and closes the devices: the exit code of the program. Use through tu_run. */
 int tu_run_group(const char *name, const struct CMUnitTest *tests, size_t n);
@@ -46,6 +47,8 @@ int tu_run_group(const char *name, const struct CMUnitTest *tests, size_t n);
 int tu_device_count(void);
 clt_device *tu_device(int i);
 clt_ops *tu_ops(int i); /* numerics exact; variants are checked before use, but not with --tiny */
+/* The same with numerics fast, also under an interpreter: unchecked rows. The caller destroys it. */
+clt_ops *tu_fast_ops(int i);
 const char *tu_device_name(int i);
 
 /* Calls run(device, variant id) with the variant forced, for every row of `op` that is usable on each device;
@@ -58,8 +61,7 @@ void tu_each_variant(const char *op, void (*run)(int device, const char *id));
  */
 void tu_next_case(void);
 /* Before a case of a long list: whether it is left out. An interpreter (test/ops/oclgrind.sh) and emulated
- * warps (test/emulated.sh) take every fourth one of each row, beginning with the first, unless tu_complete.
- */
+ * warps (test/emulated.sh) take every fifth one of each row, in the next row others, unless tu_complete. */
 bool tu_left_out(void);
 /* Whether a device is a CPU, but not the one whose rows get all cases, and tu_complete is false. */
 bool tu_spare_cpu(int device);

@@ -23,7 +23,7 @@
 #     #gate -DACT=12
 #     #gate mfma,wmma -DHEAD_DIM=128
 # A row that requires no kind of GPU is compiled without them for one of gfx90a, gfx1100, sm_90 and dg2 in turn, and so
-# with every third of them, other rows with every second; with words or TEST_COMPLETE=1 with all for every target.
+# with every fifth of them, other rows with every third; with words or TEST_COMPLETE=1 with all for every target.
 # The probes of clkernels/probe/ are compiled for the targets in the line "Targets" at their start, or for all.
 # A row of attention (MIN_D, MAX_D) is compiled only for head sizes that it supports. Programs that two tables share are
 # compiled once.
@@ -250,13 +250,13 @@ takes_set() { # target requires K number
     [ ${#WORDS[@]} -eq 0 ] && [ -z "${TEST_COMPLETE:-}" ] || return 0
     case ",$2," in
     *,vendor=* | *,ptx,* | *,mma_f16,* | *,mma_bf16,* | *,wgmma,* | *,mfma,* | *,wmma,* | *,block_reads,*)
-        [ "$3" != 0 ] && [ $(($4 % 2)) != 0 ] || return 0
+        [ "$3" != 0 ] && [ $(($4 % 3)) != 0 ] || return 0
         left=$((left + 1))
         return 1
         ;;
     esac
-    [ "$3" = 0 ] || at=$((at / 3))
-    if [ "$3" = 0 ] || [ $(($4 % 3)) = 0 ]; then
+    [ "$3" = 0 ] || at=$((at / 5))
+    if [ "$3" = 0 ] || [ $(($4 % 5)) = 0 ]; then
         [ "$1" != "${ANY[at % ${#ANY[@]}]}" ] || return 0
     fi
     left=$((left + 1))

@@ -239,10 +239,7 @@ static void fast_rows_are_close(void **state) {
     (void)state;
     int ran = 0;
     for (int d = 0; d < tu_device_count(); d++) {
-        clt_ops_params fast = clt_ops_params_default();
-        clt_ops *ops;
-        fast.numerics = CLT_FAST;
-        tu_assert_ok(clt_ops_create(tu_device(d), &fast, &ops), "clt_ops_create");
+        clt_ops *ops = tu_fast_ops(d);
         int n;
         const clt_variant *row = clt_ops_variants(ops, "attention", &n);
         for (int i = 0; i < n; i++) {

@@ -241,11 +241,8 @@ static void fast_rows_equal_two_calls(void **state) {
     (void)state;
     int rows = 0;
     for (int d = 0; d < tu_device_count(); d++) {
-        clt_ops_params params = clt_ops_params_default();
-        clt_ops *ops;
+        clt_ops *ops = tu_fast_ops(d);
         int n;
-        params.numerics = CLT_FAST;
-        tu_assert_ok(clt_ops_create(tu_device(d), &params, &ops), "ops");
         const clt_variant *v = clt_ops_variants(ops, "cast_fp8", &n);
         for (int i = 0; i < n; i++) {
             if (!strstr(v[i].requires, "numerics=fast")) continue;

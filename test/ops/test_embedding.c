@@ -19,6 +19,7 @@ static const shape small[] = {{1, 1, 1, 1, 1.0f, true, false},       {2, 16, 768
                               {2, 31, 1030, 100, 1.0f, false, true}, {7, 2, 17, 3, 0.9f, true, false}};
 
 /* For wide rows: multiples of 8; an id with a long chain. */
+static const shape tiny_wide[] = {{2, 3, 8, 7, 1.0f, true, false}, {1, 5, 40, 4, 0.5f, false, true}};
 static const shape wide[] = {{1, 1, 8, 1, 1.0f, true, false},       {2, 16, 768, 5003, 1.0f, true, false},
                              {3, 33, 128, 40, 0.3f, true, false},   {4, 64, 256, 11, 1.0f, false, false},
                              {2, 31, 1032, 100, 1.0f, false, true}, {7, 2, 24, 3, 0.9f, true, false}};
@@ -118,7 +119,7 @@ static void backward(int d, const shape *s, const int32_t *ids, int64_t micro, c
 
 static void each_shape(int d, const char *id) {
     (void)id;
-    const shape *list = tu_wide() ? wide : tu_tiny() ? tiny : small;
+    const shape *list = tu_wide() ? tu_tiny() ? tiny_wide : wide : tu_tiny() ? tiny : small;
     for (size_t i = 0; i < (tu_tiny() ? CLT_COUNT_OF(tiny) : CLT_COUNT_OF(small)); i++) {
         const shape *s = &list[i];
         int64_t rows = s->samples * s->seq;

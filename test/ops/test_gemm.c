@@ -543,10 +543,7 @@ static void clblast_is_close(void **state) {
                       tu_tiny() ? "too slow under an interpreter" : "it is not installed");
         return;
     }
-    clt_ops_params fast = clt_ops_params_default();
-    clt_ops *ops;
-    fast.numerics = CLT_FAST;
-    tu_assert_ok(clt_ops_create(tu_device(0), &fast, &ops), "ops");
+    clt_ops *ops = tu_fast_ops(0);
     tu_assert_ok(clt_variant_force(ops, "gemm", "clblast"), "force");
     matrix a = make_matrix(0, M, K, 0, 1, false), b = make_matrix(0, K, N, 0, 2, false),
            c = make_matrix(0, M, N, 2, 3, false), bias = make_matrix(0, 1, N, 0, 4, false);

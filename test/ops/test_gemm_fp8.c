@@ -375,11 +375,8 @@ static void fast_rows_are_near(void **state) {
         {2100, 2056, 1040, CLT_FP8_E5M2, .split = true, .out = CLT_BF16, .finite = true, .aligned = true}};
     int rows = 0;
     for (int d = 0; d < tu_device_count(); d++) {
-        clt_ops_params params = clt_ops_params_default();
-        clt_ops *ops;
+        clt_ops *ops = tu_fast_ops(d);
         int n;
-        params.numerics = CLT_FAST;
-        tu_assert_ok(clt_ops_create(tu_device(d), &params, &ops), "ops");
         const clt_variant *v = clt_ops_variants(ops, "gemm_fp8", &n);
         for (int i = 0; i < n; i++) {
             int taken = 0;

@@ -59,7 +59,7 @@ static bool bf16;            /* gradients travel so */
 static void fill(const clt_slab *s, int lane) {
     float *v = clt_malloc(CLT_CHUNK * sizeof *v);
     for (uint64_t at = 0; at < s->table->total; at += CLT_CHUNK) {
-        for (uint64_t i = 0; i < CLT_CHUNK; i++) v[i] = lt_value(lane, at + i);
+        lt_values(lane, at, CLT_CHUNK, v);
         ok(clt_slab_write(s, at, v, CLT_CHUNK), "slab_write");
     }
     clt_free(v);
@@ -70,7 +70,7 @@ static float *wanted_slab(const clt_slab_table *t, int64_t samples) {
     const int per_host = strcmp(exchange, "hosts") == 0 ? clt_group_local_size(group) : 0;
     const lt_batch b = {split, samples, bf16, per_host};
     float *want = clt_malloc(t->total * sizeof *want);
-    for (uint64_t i = 0; i < t->total; i++) want[i] = lt_total(&b, i);
+    lt_totals(&b, 0, t->total, want);
     return want;
 }
 
