@@ -152,6 +152,10 @@ typedef struct {
     int64_t texts;      /* places for texts that grow, whose keys and values are cached (microbatch 1, forward
                            only); 0: none */
     clt_recompute recompute; /* training only */
+    /* With CLT_RECOMPUTE_BLOCKS: the inputs of blocks wait for the backward pass in pinned host memory
+     * (clt_model_memory.host). A few are on the device at a time; copies pass beside the computation. Changes
+     * no bit. */
+    bool host_inputs;
     clt_numerics numerics;
     clt_dtype type; /* of activations, their gradients and the weights that GEMMs read; residuals, statistics,
                        losses and weight gradients are always fp32 */
@@ -181,6 +185,7 @@ typedef struct {
     uint64_t activations, logits, workspace, other; /* device bytes, without slabs */
     uint64_t total;
     uint64_t largest; /* the largest single buffer */
+    uint64_t host;    /* pinned host memory, see clt_model_shape.host_inputs */
 } clt_model_memory;
 
 /* The device memory that clt_model_create allocates; needs no device. */

@@ -194,7 +194,8 @@ stages() {
     in_complete stage 3 2 "" # the runs of the changing stage start with it
     [ -z "$intel" ] || in_complete compare "stage 3, 3 ranks: Intel, PoCL, Intel" intel,pocl,intel 3 cltrain.zero_stage=3
     CLTRAIN_TRANSPORT=mpi in_complete stage 4 3 " over MPI"
-    CLTRAIN_QUEUES=3 CLTRAIN_AHEAD=1 stage 2 3 ", queues of their own, steps queued ahead"
+    CLTRAIN_QUEUES=3 CLTRAIN_AHEAD=1 stage 2 3 ", queues of their own, steps queued ahead, inputs of blocks in host memory" \
+        cltrain.offload_activations=host
     CLTRAIN_QUEUES=3 in_complete stage 8 2 ", queues of their own"
     in_complete stage 2 3 ", whole gradients" device_train_microbatch_size=1
     CLTRAIN_HOSTS=2 in_complete stage 4 1 " on 2 hosts"
@@ -246,7 +247,7 @@ eight() {
     in_complete compare "8 bits: 3 ranks, microbatch 1" $pocl 3 device_train_microbatch_size=1
     in_complete compare "8 bits: blocks of one sample" $pocl 1 device_train_microbatch_size=auto
     CLTRAIN_VARIANT=gemm8=portable,quantize=portable in_complete compare "8 bits: portable kernels" $pocl 1 # test_gemm8
-    stage 2 3 ", 8 bits"
+    CLTRAIN_QUEUES=3 stage 2 3 ", 8 bits, inputs of blocks in host memory" cltrain.offload_activations=host
     for i in 0 1 2; do
         run resumed $pocl "${n[i]}" max_duration="${end[i]}ba" || { tail -n 5 "$tmp/resumed.log"; fail "8 bits"; return; }
     done
@@ -321,7 +322,7 @@ vit() {
     make_reference vit-lamb
     CLTRAIN_QUEUES=3 compare "ViT, LAMB: state in host memory" $pocl 1 cltrain.offload=host
     CLTRAIN_QUEUES=3 stage 2 3 ", ViT, LAMB, state in host memory" cltrain.offload=host
-    stage 3 1 ", ViT, LAMB"
+    CLTRAIN_QUEUES=3 stage 3 1 ", ViT, LAMB, inputs of blocks in host memory" cltrain.offload_activations=host
 }
 
 # stored FOLDER DEVICE RANKS [key=value ...]: data from a bucket into a cold cache, checkpoints into the bucket; each start

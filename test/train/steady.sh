@@ -41,7 +41,8 @@ for device in "${devices[@]}"; do
     steady "$device, short last batch, microbatch auto" mpt-variants "$device" 1 "${short[@]}" global_train_batch_size=24 \
         train_loader.drop_last=false device_train_microbatch_size=auto model.emb_pdrop=0.1
 done
-steady "recomputation, Lion" mpt-variants pocl 1 "${short[@]}" cltrain.recompute=true optimizer.name=decoupled_lionw
+CLTRAIN_QUEUES=3 steady "recomputation from host memory, Lion" mpt-variants pocl 1 "${short[@]}" \
+    cltrain.offload_activations=host load_path=null model.n_layers=6 optimizer.name=decoupled_lionw eval_interval=2ba
 # With few parameters one rank would own all: the memory of rank 0 is compared with that of the one that needs most.
 large=(model.d_model=1024 load_path=null)
 steady "two ranks, evaluations" e2e pocl 2 "${short[@]}" "${large[@]}" eval_interval=2ba

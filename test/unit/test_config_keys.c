@@ -106,6 +106,7 @@ static const struct {
     {"cltrain.exact_lanes", "16", {NULL}},
     {"cltrain.lanes_per_rank", "[5, 3]", {NULL}},
     {"cltrain.recompute", "blocks", {NULL}},
+    {"cltrain.offload_activations", "host", {NULL}},
     {"cltrain.zero_stage", "2", {NULL}},
     {"cltrain.offload", "host", {NULL}},
     {"cltrain.offload_folder", "x", {"cltrain.offload=file"}},

@@ -433,7 +433,8 @@ static void notices_name_keys(void **state) {
     for (size_t i = 0; i < CLT_COUNT_OF(keys); i++) assert_true(cu_has_notice(c, keys[i]));
     clt_config_free(c);
     assert_int_equal(load_case("activation-checkpointing.json", 2, NULL, 0, &c), CLT_OK);
-    assert_true(cu_has_notice(c, "deepspeed.activation_checkpointing.cpu_checkpointing"));
+    assert_true(c->host_inputs && c->recompute == CLT_RECOMPUTE_BLOCKS);
+    assert_true(cu_has_notice(c, "deepspeed.activation_checkpointing.partition_activations"));
     assert_true(cu_has_notice(c, "deepspeed.prescale_gradients"));
     assert_true(c->loggers.tensorboard.on);
     assert_string_equal(c->loggers.tensorboard.log_dir, "tb/run");

@@ -35,6 +35,25 @@ static clt_plan plan_in(const clt_config *c, clt_device_type type, uint64_t capa
     return p;
 }
 
+/* All inputs of blocks but three wait in host memory, and take none of the device's. */
+static void inputs_of_blocks_wait_in_host_memory(void **state) {
+    (void)state;
+    enum { WIDTH = 64 };
+    static const char *const on_device[] = {"model.n_layers=7", "cltrain.recompute=blocks"},
+                             *const on_host[] = {"model.n_layers=7", "cltrain.offload_activations=host"},
+                             *const shallow[] = {"model.n_layers=3", "cltrain.offload_activations=host"};
+    clt_config *c[] = {load(on_device, 2), load(on_host, 2), load(shallow, 2)};
+    const uint64_t input = 5 * (uint64_t)(c[0]->max_seq_len * WIDTH) * sizeof(float);
+    clt_plan_memory m[3];
+    for (int i = 0; i < 3; i++) m[i] = memory_of(c[i], CLT_DEVICE_GPU, 5, c[i]->recompute);
+    assert_int_equal(m[0].model.host, 0);
+    assert_int_equal(m[1].model.host, 4 * input);
+    assert_int_equal(clt_plan_pinned_bytes(&m[1]), 4 * input);
+    assert_int_equal(m[1].total, m[0].total - 4 * input);
+    assert_int_equal(m[2].model.host, 0);
+    for (int i = 0; i < 3; i++) clt_config_free(c[i]);
+}
+
 /* With room of which so many quarters take what keeping everything takes, and with four bytes less. The
  * configuration stays as it was read. */
 static void recomputation_follows_the_memory_where_it_is_open(void **state) {
@@ -150,6 +169,7 @@ static void lanes_are_divided(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(inputs_of_blocks_wait_in_host_memory),
         cmocka_unit_test(recomputation_follows_the_memory_where_it_is_open),
         cmocka_unit_test(logits_groups_give_way_to_memory),
         cmocka_unit_test(microbatch_is_the_largest_that_fits),

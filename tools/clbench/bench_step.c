@@ -376,7 +376,7 @@ static void add_row(step_bench *b, const step_work *w, double measured, double o
     printf("%-11s %8s %6lld %10s %11.*f %9.2f %11.1f %% %12s %10s %7.2f s %7.2f s %8.4f%s\n", w->shape->name,
            clt_human_count((double)params, n), (long long)w->shape->seq, batch, tokens < 1000, tokens,
            flops * 1e-12, 100 * flops / measured, share, clt_human_bytes((double)w->plan.memory.total, bytes),
-           w->weights_seconds, w->first_seconds, w->loss, clt_recompute_text(w->plan.recompute));
+           w->weights_seconds, w->first_seconds, w->loss, clt_recompute_text(&w->plan));
     step_offload_print(&b->offload, &w->offload, &w->plan, w->step_seconds);
     fflush(stdout);
     clt_str_addf(&b->rows,
@@ -514,6 +514,8 @@ int bench_step(int argc, char **argv) {
         {"offload-folder", 0, CLT_OPT_STR, &b.offload.folder, "FOLDER", "of --offload file"},
         {"offload-ratio", 0, CLT_OPT_FLOAT, &b.offload.ratio, "R",
          "part of the state that is offloaded, 0 to 1 (default: 1, or what the host's memory takes)"},
+        {"offload-activations", 0, CLT_OPT_FLAG, &b.offload.activations, NULL,
+         "inputs of blocks in host memory"},
         {"steps", 0, CLT_OPT_INT, &b.steps, "N", "time exactly N steps, after one of two microbatches"},
         {"seconds", 't', CLT_OPT_FLOAT, &b.seconds, "S", "time to spend measuring a row (default 3)"},
         {"peak", 0, CLT_OPT_FLOAT, &b.peak_given, "TFLOPS", "nominal peak of this precision, for MFU"},
@@ -523,9 +525,8 @@ int bench_step(int argc, char **argv) {
         "clbench step",
         "[options]",
         "Measures training steps of MPT models on random tokens, or of Vision Transformers on random images, "
-        "as in the throughput table that MosaicML "
-        "published: MFU counts 6 N + 12 L d T FLOP per token, over the peak that this device reaches in the "
-        "same precision and over its maker's figure.",
+        "as in the throughput table that MosaicML published: MFU counts 6 N + 12 L d T FLOP per token, over "
+        "the peak that this device reaches in the same precision and over its maker's figure.",
         "  clbench step --suite mpt --precision amp_bf16\n"
         "  clbench step --suite mpt --model mpt-1b --precision amp_bf16 --json step.json\n"
         "  clbench step --model mpt-7b --precision amp_bf16 --offload host --accumulate 64 --steps 2\n"

@@ -21,6 +21,7 @@ char *step_offload_keys(const step_offload_options *o) {
     if (o->where) clt_str_addf(&s, ", offload: %s", o->where);
     if (o->folder) clt_str_addf(&s, ", offload_folder: \"%s\"", o->folder);
     if (o->ratio >= 0) clt_str_addf(&s, ", offload_ratio: %.9g", o->ratio);
+    if (o->activations) clt_str_add(&s, ", offload_activations: host");
     return s.s;
 }
 

@@ -10,6 +10,7 @@ typedef struct {
     const char *where;  /* host, file; NULL: none */
     const char *folder; /* of the files */
     double ratio;       /* negative: the plan decides */
+    bool activations;   /* inputs of blocks in host memory, as cltrain.offload_activations */
 } step_offload_options;
 
 typedef struct {

@@ -221,7 +221,7 @@ static void print_work(const clt_config *c, const clt_device_facts *f, const clt
     printf("%.4g FLOP (%.4g per %s)\n", flops * units, flops, terms->unit);
     printf("device       %s, %s; %d rank%s, microbatch %lld%s%s\n", f->name,
            clt_human_bytes((double)f->global_mem, b), ranks, ranks == 1 ? "" : "s", (long long)p->microbatch,
-           c->device_train_microbatch_size ? "" : " (auto)", clt_recompute_text(p->recompute));
+           c->device_train_microbatch_size ? "" : " (auto)", clt_recompute_text(p));
 }
 
 /* What a rank's gradients are. */
@@ -278,6 +278,8 @@ static void print_memory(const clt_config *c, const clt_plan *p, uint64_t capaci
     row("total", m->total, "");
     row("available", capacity, "nine tenths of the device, shared by its ranks");
     if (m->host) print_offload(c, m);
+    if (m->model.host)
+        row("host memory", m->model.host, "inputs of blocks (cltrain.offload_activations: host)");
     clt_free(gradients);
     clt_free(moments);
 }
@@ -346,10 +348,11 @@ static void print_json(const clt_config *c, const clt_plan *p, uint64_t capacity
     json_t *summary = clt_config_summary(c, p->ranks);
     char *text = json_dumps(summary, JSON_COMPACT);
     json_decref(summary);
-    printf("{\"stage\":%d,\"shard_ranks\":%d,\"replicas\":%d,\"host\":%llu,\"file\":%llu,"
+    printf("{\"stage\":%d,\"shard_ranks\":%d,\"replicas\":%d,\"host\":%llu,\"host_activations\":%llu,"
+           "\"file\":%llu,"
            "\"file_step\":%llu,",
-           p->stage, p->shard_ranks, p->replicas, (unsigned long long)m->host, (unsigned long long)m->file,
-           (unsigned long long)m->file_step);
+           p->stage, p->shard_ranks, p->replicas, (unsigned long long)m->host,
+           (unsigned long long)m->model.host, (unsigned long long)m->file, (unsigned long long)m->file_step);
     print_stages_json(all);
     printf("\"parameters\":%llu,\"microbatch\":%lld,\"weights\":%llu,\"weights_16\":%llu,\"gradients\":%llu,"
            "\"optimizer\":%llu,\"activations\":%llu,\"logits\":%llu,\"workspace\":%llu,\"exchange\":%llu,"

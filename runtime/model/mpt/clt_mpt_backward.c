@@ -481,6 +481,7 @@ static clt_status block_backward(backward_pass *p, int layer) {
     clt_mpt *m = p->m;
     const int unit = clt_mpt_block_unit(layer);
     CLT_TRY(clt_mpt_need(m, unit));
+    CLT_TRY(clt_mpt_inputs_return(m, layer));
     /* x_last is free: the recomputed block's output goes there and is not used. */
     if (m->shape.recompute == CLT_RECOMPUTE_BLOCKS) CLT_TRY(clt_mpt_block_forward(m, p->b, layer, m->x_last));
     CLT_TRY(open_gradients(p, unit));

@@ -432,6 +432,7 @@ clt_status clt_mpt_forward(clt_mpt *m, const clt_model_pass *b) {
     CLT_TRY(clt_mpt_done(m, CLT_MPT_EMBEDDING_UNIT));
     for (int i = 0; i < c->n_layers; i++) {
         CLT_TRY(clt_mpt_need(m, clt_mpt_block_unit(i)));
+        CLT_TRY(clt_mpt_inputs_leave(m, i));
         CLT_TRY(clt_mpt_block_forward(m, b, i, block_output(m, i)));
         CLT_TRY(clt_mpt_done(m, clt_mpt_block_unit(i)));
     }

@@ -7,6 +7,7 @@
 #define CLT_MPT_INTERNAL_H
 
 #include "runtime/model/mpt/clt_mpt_config.h"
+#include "runtime/device/clt_mark.h"
 #include "runtime/device/clt_sequence.h"
 #include "runtime/ops/clt_dropout.h"
 
@@ -209,6 +210,18 @@ typedef struct {
 } clt_mpt_ends;
 extern const clt_mpt_ends clt_mpt_token_ends;
 
+/* With shape.host_inputs: the inputs of all blocks but the last CLT_MPT_INPUT_PLACES wait in host memory.
+ * acts[i].x is place i % CLT_MPT_INPUT_PLACES: blocks take turns in the places (clt_mpt_inputs.c). */
+enum { CLT_MPT_INPUT_PLACES = 3 };
+typedef struct {
+    clt_buffer **host;                    /* [count] pinned; NULL: the device keeps all */
+    int count;                            /* blocks */
+    clt_mark *left[CLT_MPT_INPUT_PLACES]; /* behind the copy to the host memory from a place; NULL: free */
+    clt_mark
+        *there[CLT_MPT_INPUT_PLACES]; /* behind the copy to a place; NULL: there is nothing to wait for */
+    clt_mark *sent;                   /* behind the last copy to host memory */
+} clt_mpt_inputs;
+
 struct clt_mpt {
     clt_model base;
     const clt_mpt_ends *ends;
@@ -283,7 +296,18 @@ struct clt_mpt {
     clt_mpt_kept *kept; /* [n_kept] */
     int n_kept;
     bool in_training_pass;
+    clt_mpt_inputs inputs;
 };
+
+/* The places of the blocks' inputs, a part of the layout of training; and their end. */
+clt_status clt_mpt_inputs_take(clt_mpt *m);
+void clt_mpt_inputs_free(clt_mpt *m);
+/* In a training pass, when the input of `block` is queued, before its forward pass is: the input leaves, and
+ * the place of the output becomes free. */
+clt_status clt_mpt_inputs_leave(clt_mpt *m, int block);
+/* Before the backward pass of `block` is queued, whose input is there when it runs. The input of an earlier
+ * one is brought, where the input of the block behind was. Blocks come from the last one to the first. */
+clt_status clt_mpt_inputs_return(clt_mpt *m, int block);
 
 /* Lays out (and with ops, allocates) all buffers. */
 clt_status clt_mpt_layout(clt_mpt *m);

@@ -113,8 +113,8 @@ static clt_status take_blocks(clt_mpt *m) {
         a->qkv = shared_qkv;
         if (!share || m->source_of_kv[i]) CLT_TRY(take_act(m, "qkv", R * m->width, &a->qkv));
         a->x = pair[i % 2];
-        if (m->shape.training) CLT_TRY(take_wide(m, "residual", R * C, &a->x));
     }
+    if (m->shape.training) CLT_TRY(clt_mpt_inputs_take(m));
     m->x_last = pair[m->cfg.n_layers % 2];
     if (m->shape.training) CLT_TRY(take_wide(m, "residual", R * C, &m->x_last));
     return CLT_OK;
@@ -510,6 +510,7 @@ clt_status clt_mpt_create(const clt_model_config *config, const clt_model_shape 
 void clt_mpt_destroy(clt_model *model) {
     clt_mpt *m = (clt_mpt *)model;
     clt_sequence_free(m->repeat.launches);
+    clt_mpt_inputs_free(m);
     for (int i = 0; i < m->n_buffers; i++) clt_buffer_destroy(m->buffers[i]);
     clt_free(m->buffers);
     clt_free(m->acts);

@@ -73,7 +73,7 @@ static void fill_empty_children(json_t *section) {
 
 /* Values that mean "not given". */
 static void preset(clt_config_builder *b) {
-    b->autoresume = b->numerics = b->recompute = b->offload = -1;
+    b->autoresume = b->numerics = b->recompute = b->offload = b->offload_activations = -1;
     b->optimizer.min_coeff = b->optimizer.max_coeff = NAN;
     b->optimizer.hyper = (clt_config_hyper){NAN, {NAN, NAN}, NAN, NAN, NAN};
     clt_config_scheduler_raw *s = &b->scheduler;

@@ -279,6 +279,7 @@ struct clt_config {
     int64_t attention_bits;  /* 16; with exact8 8, attention in 8-bit blocks, or 16 */
     bool reduce_bf16;        /* ranks exchange gradients in bf16: fsdp_config.mixed_precision */
     clt_recompute recompute; /* cltrain.recompute or fsdp_config.activation_checkpointing */
+    bool host_inputs;        /* cltrain.offload_activations, fsdp_config.activation_cpu_offload */
     bool recompute_open;     /* it is only the default, and may follow the device's memory: clt_plan_fit */
     clt_shard_config shard;
 

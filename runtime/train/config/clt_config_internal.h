@@ -53,7 +53,8 @@ typedef struct {
     int precision, clip_type, tune, check_action;
     int ranks;                           /* that the configuration is read for */
     int autoresume, numerics, recompute; /* -1: not given */
-    bool activation_checkpointing;
+    int offload_activations;             /* clt_offload; -1: not given */
+    bool activation_checkpointing, activation_cpu_offload;
     int sharding_strategy;
     int offload; /* -1: not given */
     bool fsdp_config, cpu_offload, reshard_after_forward;

@@ -45,6 +45,7 @@ static const char *const nonfinite_names[] = {"stop", "skip", "rollback", NULL};
 static const char *const spike_names[] = {"off", "warn", "skip", "stop", NULL};
 static const char *const check_actions[] = {"stop", "warn", NULL};
 static const char *const offload_names[] = {"none", "host", "file", NULL}; /* clt_offload */
+static const char *const inputs_names[] = {"none", "host", NULL};          /* the same */
 
 static const clt_key guard_keys[] = {
     KEY("nonfinite", c.guards.nonfinite, "\"stop\"",
@@ -136,6 +137,11 @@ static const clt_key own_keys[] = {
            "otherwise, but none in numerics fast where the run then takes at most a quarter of the device's "
            "memory, and with exact8 and amp_fp8, which gain more, three quarters",
            .choices = recompute_names, .nullable = true),
+    KEY("offload_activations", offload_activations, "null",
+        "where the inputs of blocks wait for the backward pass, with recompute: blocks, which host implies: "
+        "none: on the device; host: in the host's memory, but for the last three; copies pass beside the "
+        "computation, with the same bits; default: none, host with fsdp_config.activation_cpu_offload: true",
+        .choices = inputs_names, .nullable = true),
     KEY_OF(stage, "zero_stage", c.shard.zero_stage, "\"auto\"",
            "what each rank holds only its part of; 0: nothing; 1: moments, with 16-bit types the fp32 "
            "weights, too; 2: gradients, too; 3: the weights that the model reads, too; auto: as "

@@ -165,19 +165,34 @@ static void resolve_mixed_precision(clt_schema_reader *r, clt_config_builder *b)
         clt_notices_add(r->notices, key, "precision decides the types of parameters and activations");
 }
 
+/* What asks for recompute: blocks besides that key, or NULL. Sets c->host_inputs. */
+static clt_status ask_for_blocks(clt_schema_reader *r, clt_config_builder *b, const char **key) {
+    static const char own[] = "cltrain.offload_activations", fsdp[] = "fsdp_config.activation_cpu_offload";
+    if (b->activation_cpu_offload && b->offload_activations == CLT_OFFLOAD_NONE)
+        return clt_config_fail_both(r, own, fsdp, "true asks for offload_activations: host; set one of them");
+    b->c.host_inputs = b->activation_cpu_offload || b->offload_activations == CLT_OFFLOAD_HOST;
+    *key = b->activation_checkpointing                  ? "fsdp_config.activation_checkpointing"
+           : b->activation_cpu_offload                  ? fsdp
+           : b->offload_activations == CLT_OFFLOAD_HOST ? own
+                                                        : NULL;
+    return CLT_OK;
+}
+
 static clt_status resolve_recompute(clt_schema_reader *r, clt_config_builder *b) {
     clt_config *c = &b->c;
-    bool narrow = c->precision != CLT_F32;
-    if (b->activation_checkpointing && b->recompute >= 0 && b->recompute != CLT_RECOMPUTE_BLOCKS)
-        return clt_config_fail_both(r, "cltrain.recompute", "fsdp_config.activation_checkpointing",
-                                    "true asks for recompute: blocks; set one of them");
-    c->recompute = b->activation_checkpointing ? CLT_RECOMPUTE_BLOCKS
-                   : b->recompute >= 0         ? (clt_recompute)b->recompute
-                   : narrow                    ? CLT_RECOMPUTE_NORMS
-                                               : CLT_RECOMPUTE_NONE;
+    const bool narrow = c->precision != CLT_F32;
+    const char *asks = NULL;
+    CLT_TRY(ask_for_blocks(r, b, &asks));
+    if (asks && b->recompute >= 0 && b->recompute != CLT_RECOMPUTE_BLOCKS)
+        return clt_config_fail_both(r, "cltrain.recompute", asks,
+                                    "the latter asks for recompute: blocks; set one of them");
+    c->recompute = asks                ? CLT_RECOMPUTE_BLOCKS
+                   : b->recompute >= 0 ? (clt_recompute)b->recompute
+                   : narrow            ? CLT_RECOMPUTE_NORMS
+                                       : CLT_RECOMPUTE_NONE;
     /* In exact numerics no choice changes a bit where products have 8 bits. */
-    c->recompute_open = b->recompute < 0 && !b->activation_checkpointing && narrow &&
-                        (c->numerics == CLT_FAST || c->eight_bits || c->fp8);
+    c->recompute_open =
+        b->recompute < 0 && !asks && narrow && (c->numerics == CLT_FAST || c->eight_bits || c->fp8);
     return CLT_OK;
 }
 

@@ -56,9 +56,8 @@ static const clt_key fsdp_keys[] = {
         .nullable = true),
     IGNORED(bool, "activation_checkpointing_reentrant", "true", NULL, PYTORCH),
     IGNORED(any, "activation_checkpointing_target", "null", NULL, "whole blocks are recomputed"),
-    IGNORED(bool, "activation_cpu_offload", "false", "false",
-            "activations stay on the device: if the plan does not fit, use activation_checkpointing or a "
-            "smaller device_train_microbatch_size"),
+    KEY("activation_cpu_offload", activation_cpu_offload, "false",
+        "true: as cltrain.offload_activations: host", .nullable = true),
     KEY("cpu_offload", cpu_offload, "false", "true: as cltrain.offload: host", .nullable = true),
     KEY("data_parallel_shard_degree", c.shard.degree, "-1",
         "ranks that one copy of the weights is sharded over, at stage 3; -1: as many as "

@@ -364,7 +364,7 @@ static const clt_schema scheduler_schema = CLT_SCHEMA(scheduler_keys);
 #define NO_CHECKPOINTING "it says how DeepSpeed's function stores activations; see cltrain.recompute"
 static const clt_key activation_keys[] = {
     IGNORED(bool, "partition_activations", "false", "false", NO_CHECKPOINTING),
-    IGNORED(bool, "cpu_checkpointing", "false", "false", NO_CHECKPOINTING),
+    KEY(bool, "cpu_checkpointing", "false", "true: as cltrain.offload_activations: host"),
     IGNORED(bool, "contiguous_memory_optimization", "false", "false", NO_CHECKPOINTING),
     IGNORED(int, "number_checkpoints", "null", NULL, NO_CHECKPOINTING),
     IGNORED(bool, "synchronize_checkpoint_boundary", "false", "false", NO_CHECKPOINTING),

@@ -237,6 +237,13 @@ static clt_status map_metrics(clt_deepspeed *d) {
     return st;
 }
 
+/* DeepSpeed's function is called by models that recompute; here the key asks for that, too. */
+static clt_status map_activations(clt_deepspeed *d) {
+    static const char from[] = "activation_checkpointing.cpu_checkpointing";
+    if (!clt_deepspeed_true(d, from)) return CLT_OK;
+    return clt_deepspeed_put(d, from, "cltrain.offload_activations", json_string("host"));
+}
+
 clt_status clt_deepspeed_map(clt_deepspeed *d) {
     CLT_TRY(map_batch(d));
     CLT_TRY(map_precision(d));
@@ -244,6 +251,7 @@ clt_status clt_deepspeed_map(clt_deepspeed *d) {
     CLT_TRY(map_exchange(d));
     CLT_TRY(map_clipping(d));
     CLT_TRY(map_sharding(d));
+    CLT_TRY(map_activations(d));
     CLT_TRY(map_metrics(d));
     CLT_TRY(clt_deepspeed_map_optimizer(d));
     return clt_deepspeed_map_scheduler(d);

@@ -4,9 +4,14 @@
 
 #include "runtime/base/clt_host.h"
 
-const char *clt_recompute_text(clt_recompute r) {
-    static const char *const text[] = {"", ", norms recomputed", ", activations recomputed"};
-    return text[r];
+const char *clt_recompute_text(const clt_plan *p) {
+    static const char *const text[] = {"", ", norms recomputed", ", activations recomputed",
+                                       ", activations recomputed from inputs in host memory"};
+    return text[p->memory.model.host ? CLT_RECOMPUTE_BLOCKS + 1 : p->recompute];
+}
+
+uint64_t clt_plan_pinned_bytes(const clt_plan_memory *m) {
+    return m->host + m->model.host;
 }
 
 /* --- lanes --- */
@@ -98,6 +103,7 @@ clt_model_shape clt_plan_shape(const clt_config *c, const clt_plan *p, bool trai
                              .seq = c->max_seq_len,
                              .training = training,
                              .recompute = p->recompute,
+                             .host_inputs = c->host_inputs && p->recompute == CLT_RECOMPUTE_BLOCKS,
                              .numerics = c->numerics,
                              .logits_bytes = p->logits_bytes,
                              .type = c->precision,
@@ -175,6 +181,11 @@ char *clt_plan_advice(const clt_config *cfg, const clt_plan *plan, const clt_pla
             return clt_format("cltrain.recompute: %s with microbatch 1 (%s)", recompute[p.recompute],
                               clt_human_bytes((double)m.total, b));
     p.recompute = CLT_RECOMPUTE_BLOCKS;
+    c.host_inputs = true;
+    if (r->type != CLT_DEVICE_CPU && !cfg->host_inputs && fits(&c, &p, r, 1, &m))
+        return clt_format("cltrain.offload_activations: host with microbatch 1 (%s)",
+                          clt_human_bytes((double)m.total, b));
+    c.host_inputs = cfg->host_inputs;
     c.shard.offload = CLT_OFFLOAD_HOST;
     p.host_room = r->host;
     if (r->type != CLT_DEVICE_CPU && fits(&c, &p, r, 1, &m))

@@ -171,18 +171,19 @@ static clt_status reduction_of(const clt_config *c, const clt_plan *p, const clt
 /* What is not offloaded: the rest of the configuration's ratio, or what exceeds the host's memory. */
 static uint64_t resident_elements(const clt_config *c, const clt_plan *p, const clt_plan_sizes *s) {
     const double ratio = c->shard.offload_ratio;
-    const uint64_t chunks = CLT_CEIL_DIV(s->owned, (uint64_t)CLT_CHUNK), bytes = WIDE * offloaded(s);
+    const uint64_t chunks = CLT_CEIL_DIV(s->owned, (uint64_t)CLT_CHUNK), bytes = WIDE * offloaded(s),
+                   room = p->host_room / (uint64_t)p->per_host;
     uint64_t takes = chunks;
     if (bytes == 0) return 0;
     if (!isnan(ratio))
         takes = (uint64_t)ceil(ratio * (double)chunks);
     else if (!s->files && p->host_room)
-        takes = CLT_MIN(chunks, p->host_room / (uint64_t)p->per_host / bytes / CLT_CHUNK);
+        takes = CLT_MIN(chunks, (room - CLT_MIN(room, s->inputs)) / bytes / CLT_CHUNK);
     return s->owned - CLT_MIN(takes * CLT_CHUNK, s->owned);
 }
 
 static clt_status sizes_of(const clt_config *c, const clt_plan *p, const clt_slab_table *t,
-                           int64_t microbatch, clt_plan_sizes *out) {
+                           int64_t microbatch, uint64_t inputs, clt_plan_sizes *out) {
     const bool whole = keeps_whole_gradients(c, p, microbatch);
     const clt_lane_split split = reduced_split(c, p, whole);
     clt_plan_sizes s = {.stage = p->stage,
@@ -191,7 +192,8 @@ static clt_status sizes_of(const clt_config *c, const clt_plan *p, const clt_sla
                         .narrow = c->precision != CLT_F32,
                         .offload = c->shard.offload != CLT_OFFLOAD_NONE,
                         .files = c->shard.offload == CLT_OFFLOAD_FILE,
-                        .total = t->total};
+                        .total = t->total,
+                        .inputs = inputs};
     find_units(c, p, t, &s);
     s.gradient_slabs = whole ? most_gradient_slabs(c, p) : 0;
     s.gradient_sums = whole ? 0 : clt_reduce_levels(&split);
@@ -212,7 +214,7 @@ static uint64_t largest_buffer(const clt_plan_sizes *s, const clt_slab_table *t,
 static clt_status memory_of(const clt_config *c, const clt_plan *p, const clt_slab_table *t,
                             clt_device_type type, int64_t microbatch, clt_plan_memory *m) {
     clt_plan_sizes s;
-    CLT_TRY(sizes_of(c, p, t, microbatch, &s));
+    CLT_TRY(sizes_of(c, p, t, microbatch, m->model.host, &s));
     CLT_TRY(reduction_of(c, p, t, type, microbatch, &m->reduction));
     m->elements = t->total;
     m->gradient_slabs = s.gradient_slabs;

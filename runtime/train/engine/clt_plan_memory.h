@@ -18,6 +18,7 @@ typedef struct {
     bool files;           /* cltrain.offload: file */
     uint64_t total;       /* the whole slab */
     uint64_t owned;       /* of the rank that owns most (clt_shards.h); `total` at stage 0 */
+    uint64_t inputs;      /* bytes of host memory that the model takes */
     uint64_t resident;    /* with offload: of these, what stays on the device; whole chunks */
     uint64_t kept;        /* stage 3: weights of the rank that keeps most; more than owned, where groups of
                            * ranks are replicas */

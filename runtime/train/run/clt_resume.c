@@ -197,7 +197,8 @@ static bool snapshot_fits(const clt_run *r, int parts) {
         (double)clt_engine_table(r->engine)->total * 4.0 * parts / clt_group_size(r->group) * local;
     double memory = (double)clt_host_memory();
     bool cpu = clt_device_get_facts(r->dev)->type == CLT_DEVICE_CPU;
-    double run = ((cpu ? (double)r->plan.memory.total : 0) + (double)r->plan.memory.host) * local;
+    double run =
+        ((cpu ? (double)r->plan.memory.total : 0) + (double)clt_plan_pinned_bytes(&r->plan.memory)) * local;
     return share < memory / 4 && share + run < usable * memory;
 }
 

@@ -145,20 +145,24 @@ static clt_status fit(clt_run *r) {
     return clt_plan_agree(r->group, r->cfg, &room, &r->plan);
 }
 
-/* Offloaded state beside what a CPU device takes. A tenth is left for everything else. */
+/* What is offloaded beside what a CPU device takes. A tenth is left for everything else. */
 static clt_status check_host_memory(const clt_run *r) {
     const clt_plan_memory *m = &r->plan.memory;
     const int local = clt_group_local_size(r->group);
     const uint64_t have = clt_host_memory() / 10 * 9, device = r->plan.type == CLT_DEVICE_CPU ? m->total : 0,
-                   need = (m->host + device) * (uint64_t)local;
-    char need_text[32], each[32], have_text[32];
-    if (!m->host || need <= have) return CLT_OK;
+                   each = clt_plan_pinned_bytes(m), need = (each + device) * (uint64_t)local;
+    char need_text[32], each_text[32], have_text[32];
+    if (!each || need <= have) return CLT_OK;
     return clt_error(
         CLT_NO_MEMORY,
-        "the run needs %s of host memory (cltrain.offload puts %s of each of %d ranks there), %s "
-        "are available: use ranks on more hosts, or cltrain.offload: %s",
-        clt_human_bytes((double)need, need_text), clt_human_bytes((double)m->host, each), local,
-        clt_human_bytes((double)have, have_text), m->file ? "none" : "file or none");
+        "the run needs %s of host memory (%s%s%s puts %s of each of %d ranks there), %s are available: use "
+        "ranks on more hosts, %s",
+        clt_human_bytes((double)need, need_text), m->host ? "cltrain.offload" : "",
+        m->host && m->model.host ? " and " : "", m->model.host ? "cltrain.offload_activations" : "",
+        clt_human_bytes((double)each, each_text), local, clt_human_bytes((double)have, have_text),
+        m->model.host ? "or a smaller microbatch"
+        : m->file     ? "or cltrain.offload: none"
+                      : "or cltrain.offload: file or none");
 }
 
 static clt_status make_plan(clt_run *r) {
@@ -188,8 +192,8 @@ static clt_status choose_queue(clt_run *r) {
 /* For a message: what offload puts there, or nothing. The caller frees it. */
 static char *host_memory_text(const clt_plan_memory *m) {
     char bytes[32], file[32];
-    if (!m->host) return clt_strdup("");
-    clt_human_bytes((double)m->host, bytes);
+    if (!clt_plan_pinned_bytes(m)) return clt_strdup("");
+    clt_human_bytes((double)clt_plan_pinned_bytes(m), bytes);
     if (!m->file) return clt_format(", %s of host memory", bytes);
     return clt_format(", %s of host memory, %s in files", bytes, clt_human_bytes((double)m->file, file));
 }
@@ -209,8 +213,7 @@ static clt_status open_engine(clt_run *r) {
     clt_info("model: %s parameters, microbatch %lld%s, %s of device memory%s%s",
              clt_human_count((double)clt_model_param_count(c->model), params), (long long)r->plan.microbatch,
              c->device_train_microbatch_size ? "" : " (auto)",
-             clt_human_bytes((double)r->plan.memory.total, total), host,
-             clt_recompute_text(r->plan.recompute));
+             clt_human_bytes((double)r->plan.memory.total, total), host, clt_recompute_text(&r->plan));
     clt_free(host);
     return CLT_OK;
 }

@@ -1,0 +1,115 @@
+/* Inputs of blocks that wait for the backward pass in host memory (clt_model_shape.host_inputs).
+ *
+ * Few places on the device hold them in turn. A copy has the time of CLT_MPT_INPUT_PLACES - 1 blocks: in the
+ * forward pass until its place takes another input, in the backward pass until its block runs. */
+#include "runtime/model/mpt/clt_mpt_internal.h"
+
+static clt_device *device_of(const clt_mpt *m) {
+    return clt_ops_device(m->ops);
+}
+
+static size_t bytes_of(const clt_mpt *m) {
+    return (size_t)(m->rows * m->cfg.d_model) * sizeof(float);
+}
+
+static void release(clt_mark **mark) {
+    clt_mark_release(*mark);
+    *mark = NULL;
+}
+
+/* --- memory --- */
+
+clt_status clt_mpt_inputs_take(clt_mpt *m) {
+    enum { PLACES = CLT_MPT_INPUT_PLACES };
+    const int layers = (int)m->cfg.n_layers;
+    clt_mpt_inputs *in = &m->inputs;
+    clt_ref place[PLACES] = {{0}};
+    for (int i = 0; i < layers; i++) {
+        clt_ref *to = m->shape.host_inputs ? &place[i % PLACES] : &m->acts[i].x;
+        if (!m->shape.host_inputs || i < PLACES)
+            CLT_TRY(clt_mpt_take(m, &m->memory.activations, "residual", m->rows * m->cfg.d_model,
+                                 sizeof(float), to));
+        m->acts[i].x = *to;
+    }
+    if (!m->shape.host_inputs || layers <= PLACES) return CLT_OK;
+    m->memory.host = (uint64_t)(layers - PLACES) * bytes_of(m);
+    if (!m->ops) return CLT_OK;
+    in->host = clt_calloc((size_t)(layers - PLACES), sizeof(clt_buffer *));
+    for (; in->count < layers - PLACES; in->count++)
+        CLT_TRY(
+            clt_buffer_create_pinned(device_of(m), bytes_of(m), "input of a block", &in->host[in->count]));
+    return CLT_OK;
+}
+
+void clt_mpt_inputs_free(clt_mpt *m) {
+    clt_mpt_inputs *in = &m->inputs;
+    for (int i = 0; i < CLT_MPT_INPUT_PLACES; i++) {
+        release(&in->left[i]);
+        release(&in->there[i]);
+    }
+    release(&in->sent);
+    for (int i = 0; i < in->count; i++) clt_buffer_destroy(in->host[i]);
+    clt_free(in->host);
+}
+
+/* --- a pass --- */
+
+/* A rehearsal computes nothing that could be copied. */
+static bool moves(const clt_mpt *m) {
+    return m->inputs.host && m->in_training_pass && !clt_device_rehearses(device_of(m));
+}
+
+/* Lets `next` wait for what the queue in use has so far, and uses it. */
+static clt_status hand_over(clt_mpt *m, clt_queue next) {
+    clt_mark *mark;
+    CLT_TRY(clt_device_mark(device_of(m), &mark));
+    clt_status st = clt_device_use(device_of(m), next);
+    if (st == CLT_OK) st = clt_device_after(device_of(m), mark);
+    clt_mark_release(mark);
+    return st;
+}
+
+/* The input of `block` to host memory, or back, behind what the queue in use has. */
+static clt_status copy(clt_mpt *m, int block, bool back) {
+    const clt_ref x = m->acts[block].x;
+    void *host;
+    CLT_TRY(clt_buffer_host(m->inputs.host[block], &host));
+    return back ? clt_buffer_fetch(x.buf, 0, host, bytes_of(m))
+                : clt_buffer_send(x.buf, 0, host, bytes_of(m));
+}
+
+clt_status clt_mpt_inputs_leave(clt_mpt *m, int block) {
+    clt_mpt_inputs *in = &m->inputs;
+    clt_mark **left = &in->left[block % CLT_MPT_INPUT_PLACES],
+             **next = &in->left[(block + 1) % CLT_MPT_INPUT_PLACES];
+    if (!moves(m)) return CLT_OK;
+    if (block < in->count) {
+        CLT_TRY(hand_over(m, CLT_QUEUE_OUT));
+        CLT_TRY(copy(m, block, false));
+        release(&in->sent);
+        CLT_TRY(clt_device_mark(device_of(m), left));
+        CLT_TRY(clt_device_mark(device_of(m), &in->sent));
+        CLT_TRY(clt_device_use(device_of(m), CLT_QUEUE_COMPUTE));
+    }
+    CLT_TRY(clt_device_after(device_of(m), *next));
+    release(next);
+    return CLT_OK;
+}
+
+clt_status clt_mpt_inputs_return(clt_mpt *m, int block) {
+    clt_mpt_inputs *in = &m->inputs;
+    const int earlier = block - CLT_MPT_INPUT_PLACES + 1;
+    clt_mark **there = &in->there[block % CLT_MPT_INPUT_PLACES];
+    if (!moves(m)) return CLT_OK;
+    if (earlier >= 0 && earlier < in->count) {
+        CLT_TRY(hand_over(m, CLT_QUEUE_IN));
+        CLT_TRY(
+            clt_device_after(device_of(m), in->sent)); /* of all places: copies leave one after the other */
+        CLT_TRY(copy(m, earlier, true));
+        CLT_TRY(clt_device_mark(device_of(m), &in->there[earlier % CLT_MPT_INPUT_PLACES]));
+        CLT_TRY(clt_device_use(device_of(m), CLT_QUEUE_COMPUTE));
+    }
+    CLT_TRY(clt_device_after(device_of(m), *there));
+    release(there);
+    return CLT_OK;
+}
