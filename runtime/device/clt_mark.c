@@ -130,6 +130,15 @@ clt_status clt_device_after(clt_device *dev, clt_mark *m) {
     return CLT_OK;
 }
 
+clt_status clt_device_hand_over(clt_device *dev, clt_queue next) {
+    clt_mark *mark;
+    CLT_TRY(clt_device_mark(dev, &mark));
+    clt_status st = clt_device_use(dev, next);
+    if (st == CLT_OK) st = clt_device_after(dev, mark);
+    clt_mark_release(mark);
+    return st;
+}
+
 clt_status clt_mark_reached(clt_mark *m, bool *reached) {
     cl_int status = CL_QUEUED;
     *reached = true;

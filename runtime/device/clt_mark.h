@@ -44,6 +44,9 @@ clt_status clt_device_mark(clt_device *dev, clt_mark **out);
 /* What is queued in the current queue from here on waits for the mark, which may be of any queue. The mark
  * may be released after the call. NULL: nothing to wait for. */
 clt_status clt_device_after(clt_device *dev, clt_mark *m);
+/* The queue for everything from here on, as clt_device_use; what follows in it waits for what the queue in
+ * use has so far. */
+clt_status clt_device_hand_over(clt_device *dev, clt_queue next);
 /* *reached: whether the device has come to the mark; does not wait. If it has, what was done before it is
  * visible to the host, in memory that buffers wrap, too. An error if the device failed at it. NULL: reached.
  */

@@ -59,16 +59,6 @@ static bool moves(const clt_mpt *m) {
     return m->inputs.host && m->in_training_pass && !clt_device_rehearses(device_of(m));
 }
 
-/* Lets `next` wait for what the queue in use has so far, and uses it. */
-static clt_status hand_over(clt_mpt *m, clt_queue next) {
-    clt_mark *mark;
-    CLT_TRY(clt_device_mark(device_of(m), &mark));
-    clt_status st = clt_device_use(device_of(m), next);
-    if (st == CLT_OK) st = clt_device_after(device_of(m), mark);
-    clt_mark_release(mark);
-    return st;
-}
-
 /* The input of `block` to host memory, or back, behind what the queue in use has. */
 static clt_status copy(clt_mpt *m, int block, bool back) {
     const clt_ref x = m->acts[block].x;
@@ -84,7 +74,7 @@ clt_status clt_mpt_inputs_leave(clt_mpt *m, int block) {
              **next = &in->left[(block + 1) % CLT_MPT_INPUT_PLACES];
     if (!moves(m)) return CLT_OK;
     if (block < in->count) {
-        CLT_TRY(hand_over(m, CLT_QUEUE_OUT));
+        CLT_TRY(clt_device_hand_over(device_of(m), CLT_QUEUE_OUT));
         CLT_TRY(copy(m, block, false));
         release(&in->sent);
         CLT_TRY(clt_device_mark(device_of(m), left));
@@ -102,9 +92,9 @@ clt_status clt_mpt_inputs_return(clt_mpt *m, int block) {
     clt_mark **there = &in->there[block % CLT_MPT_INPUT_PLACES];
     if (!moves(m)) return CLT_OK;
     if (earlier >= 0 && earlier < in->count) {
-        CLT_TRY(hand_over(m, CLT_QUEUE_IN));
-        CLT_TRY(
-            clt_device_after(device_of(m), in->sent)); /* of all places: copies leave one after the other */
+        CLT_TRY(clt_device_hand_over(device_of(m), CLT_QUEUE_IN));
+        /* of all places: copies leave one after the other */
+        CLT_TRY(clt_device_after(device_of(m), in->sent));
         CLT_TRY(copy(m, earlier, true));
         CLT_TRY(clt_device_mark(device_of(m), &in->there[earlier % CLT_MPT_INPUT_PLACES]));
         CLT_TRY(clt_device_use(device_of(m), CLT_QUEUE_COMPUTE));

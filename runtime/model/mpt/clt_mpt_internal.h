@@ -214,12 +214,11 @@ extern const clt_mpt_ends clt_mpt_token_ends;
  * acts[i].x is place i % CLT_MPT_INPUT_PLACES: blocks take turns in the places (clt_mpt_inputs.c). */
 enum { CLT_MPT_INPUT_PLACES = 3 };
 typedef struct {
-    clt_buffer **host;                    /* [count] pinned; NULL: the device keeps all */
-    int count;                            /* blocks */
-    clt_mark *left[CLT_MPT_INPUT_PLACES]; /* behind the copy to the host memory from a place; NULL: free */
-    clt_mark
-        *there[CLT_MPT_INPUT_PLACES]; /* behind the copy to a place; NULL: there is nothing to wait for */
-    clt_mark *sent;                   /* behind the last copy to host memory */
+    clt_buffer **host; /* [count] pinned; NULL: the device keeps all */
+    int count;         /* blocks */
+    /* Behind the copy from a place to host memory, and behind the copy to it; NULL: it was waited for. */
+    clt_mark *left[CLT_MPT_INPUT_PLACES], *there[CLT_MPT_INPUT_PLACES];
+    clt_mark *sent; /* behind the last copy to host memory */
 } clt_mpt_inputs;
 
 struct clt_mpt {

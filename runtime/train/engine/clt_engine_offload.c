@@ -139,16 +139,6 @@ static clt_status move_all(clt_offload_ring *o, unsigned states, clt_slab_range 
     return CLT_OK;
 }
 
-/* Lets queue `next` wait for what the queue in use has so far, and uses it. */
-static clt_status hand_over(clt_offload_ring *o, clt_queue next) {
-    clt_mark *mark;
-    CLT_TRY(clt_device_mark(o->dev, &mark));
-    clt_status st = clt_device_use(o->dev, next);
-    if (st == CLT_OK) st = clt_device_after(o->dev, mark);
-    clt_mark_release(mark);
-    return st;
-}
-
 clt_status clt_offload_bring(clt_offload_ring *o, unsigned states, clt_slab_range x) {
     if (!o) return CLT_OK;
     o->now = is_on_device(o, x.first) ? NULL : &o->place[o->turn++ % PLACES];
@@ -157,7 +147,7 @@ clt_status clt_offload_bring(clt_offload_ring *o, unsigned states, clt_slab_rang
     CLT_TRY(clt_device_use(o->dev, CLT_QUEUE_IN));
     CLT_TRY(claim(o, o->now));
     CLT_TRY(move_all(o, states, x, false));
-    return hand_over(o, CLT_QUEUE_COMPUTE);
+    return clt_device_hand_over(o->dev, CLT_QUEUE_COMPUTE);
 }
 
 clt_ref clt_offload_at(const clt_offload_ring *o, clt_state state, const clt_slab *slab, uint64_t first) {
@@ -169,7 +159,7 @@ clt_ref clt_offload_at(const clt_offload_ring *o, clt_state state, const clt_sla
 clt_status clt_offload_leave(clt_offload_ring *o, unsigned changed, clt_slab_range x) {
     if (!moves(o) || !o->now) return CLT_OK;
     if (changed) {
-        CLT_TRY(hand_over(o, CLT_QUEUE_OUT));
+        CLT_TRY(clt_device_hand_over(o->dev, CLT_QUEUE_OUT));
         CLT_TRY(move_all(o, changed, x, true));
     }
     CLT_TRY(clt_device_mark(o->dev, &o->now->left));
