@@ -237,7 +237,7 @@ gemm_rows(uint m, uint n, uint k, uint panels_each, uint rows_each, __global con
     const size_t row0 = get_global_id(1) * rows_each, row1 = min(row0 + rows_each, (size_t)m);
     const size_t column0 = get_global_id(0) * panels_each * NR;
     const size_t column1 = min(column0 + panels_each * NR, (size_t)n), m_up = ROUND_UP(m, MR);
-    const size_t tiles = (row1 - row0 + MR - 1) / MR, lines = (KC * NV * PANELS + tiles - 1) / tiles;
+    const size_t tiles = (row1 - row0 + MR - 1) / MR, lines = (BLOCK_LINES + tiles - 1) / tiles;
     const bool b_rows = flags & CLT_B_ROWS;
     part += part_off;
     b += b_off;
