@@ -11,7 +11,8 @@
 # at leisure: it compares bits, and no clock
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 pocl=pocl
-parts="ranks mixed microbatch drivers least transport recompute resume evaluation plain stages eight fp8 vit store oclgrind"
+parts="ranks mixed microbatch drivers least transport recompute resume evaluation plain stages eight fp8 vit store"
+if [ -n "${TEST_COMPLETE:-}" ]; then parts="$parts oclgrind"; else echo "skipped: oclgrind, half a minute (make check-long has it)"; fi
 [ -z "${TEST_SANITIZER:-}" ] || parts="microbatch transport recompute evaluation"
 parts=" ${*:-$parts} "
 intel=$(has_platform intel && echo yes)
@@ -376,8 +377,8 @@ for f in pathlib.Path(sys.argv[1]).rglob("*"):
     same_stored "object store: resumed $i times from an empty folder, with other numbers of ranks" legs
 }
 
-# Two steps of a tiny model under Oclgrind, which runs every work-item on its own interpreter. Only in the complete matrix,
-# since its compiler takes half a minute; test/ops/oclgrind.sh checks the kernels always.
+# Two steps of a tiny model under Oclgrind, which runs every work-item on its own interpreter; test/ops/oclgrind.sh checks
+# the kernels always.
 under_oclgrind() {
     command -v oclgrind >/dev/null || { echo "SKIP: oclgrind is not installed"; return; }
     set=mpt-variants
@@ -394,9 +395,8 @@ under_oclgrind() {
 
 wants() { [[ $parts == *" $1 "* ]]; }
 # Takes half a minute on one core, so it runs in parallel with the rest.
-(wants oclgrind && in_complete under_oclgrind; exit $failed) >"$tmp/oclgrind.said" 2>&1 &
+(wants oclgrind && under_oclgrind; exit $failed) >"$tmp/oclgrind.said" 2>&1 &
 oclgrind=$!
-! wants oclgrind || in_complete true # counted here, not by the process above
 make_reference options
 sensitive
 for part in ranks mixed microbatch drivers least transport recompute resume evaluation plain stages eight fp8 vit store; do

@@ -40,9 +40,10 @@ static void inputs_of_blocks_wait_in_host_memory(void **state) {
     (void)state;
     enum { WIDTH = 64 };
     static const char *const on_device[] = {"model.n_layers=7", "cltrain.recompute=blocks"},
-                             *const on_host[] = {"model.n_layers=7", "cltrain.offload_activations=host"},
-                             *const shallow[] = {"model.n_layers=3", "cltrain.offload_activations=host"};
-    clt_config *c[] = {load(on_device, 2), load(on_host, 2), load(shallow, 2)};
+                             *const on_host[] = {"model.n_layers=7", "cltrain.offload_activations=host",
+                                                 "global_train_batch_size=40"}, /* 5 in a lane */
+                                 *const shallow[] = {"model.n_layers=3", "cltrain.offload_activations=host"};
+    clt_config *c[] = {load(on_device, 2), load(on_host, 3), load(shallow, 2)};
     const uint64_t input = 5 * (uint64_t)(c[0]->max_seq_len * WIDTH) * sizeof(float);
     clt_plan_memory m[3];
     for (int i = 0; i < 3; i++) m[i] = memory_of(c[i], CLT_DEVICE_GPU, 5, c[i]->recompute);
@@ -51,6 +52,24 @@ static void inputs_of_blocks_wait_in_host_memory(void **state) {
     assert_int_equal(clt_plan_pinned_bytes(&m[1]), 4 * input);
     assert_int_equal(m[1].total, m[0].total - 4 * input);
     assert_int_equal(m[2].model.host, 0);
+    /* With little host memory the automatic microbatch is smaller, and nothing there is advised. */
+    clt_plan_room room = {CLT_DEVICE_GPU, m[1].total, UINT64_MAX, 4 * input / 5 * 3};
+    clt_plan p;
+    c[1]->device_train_microbatch_size = 0;
+    assert_int_equal(clt_plan_make(c[1], 1, &room, &p), CLT_OK);
+    assert_int_equal(p.microbatch, 3);
+    clt_plan_free(&p);
+    const uint64_t one = memory_of(c[1], CLT_DEVICE_GPU, 1, c[1]->recompute).total;
+    for (int little = 0; little < 2; little++) {
+        room = (clt_plan_room){CLT_DEVICE_GPU, one, UINT64_MAX, 4 * input / 5 - (uint64_t)little};
+        p = clt_plan_begin(c[0], 1);
+        p.microbatch = 5;
+        char *advice = clt_plan_advice(c[0], &p, &room);
+        const bool advised = advice && strstr(advice, "cltrain.offload_activations: host with microbatch 1");
+        assert_int_equal(advised, !little);
+        clt_free(advice);
+        clt_plan_free(&p);
+    }
     for (int i = 0; i < 3; i++) clt_config_free(c[i]);
 }
 

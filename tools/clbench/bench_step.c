@@ -514,7 +514,7 @@ int bench_step(int argc, char **argv) {
         {"offload-folder", 0, CLT_OPT_STR, &b.offload.folder, "FOLDER", "of --offload file"},
         {"offload-ratio", 0, CLT_OPT_FLOAT, &b.offload.ratio, "R",
          "part of the state that is offloaded, 0 to 1 (default: 1, or what the host's memory takes)"},
-        {"offload-activations", 0, CLT_OPT_FLAG, &b.offload.activations, NULL, "inputs of blocks there, too"},
+        {"offload-activations", 0, CLT_OPT_FLAG, &b.offload.activations, NULL, "blocks' inputs on the host"},
         {"steps", 0, CLT_OPT_INT, &b.steps, "N", "time exactly N steps, after one of two microbatches"},
         {"seconds", 't', CLT_OPT_FLOAT, &b.seconds, "S", "time to spend measuring a row (default 3)"},
         {"peak", 0, CLT_OPT_FLOAT, &b.peak_given, "TFLOPS", "nominal peak of this precision, for MFU"},

@@ -113,10 +113,16 @@ clt_model_shape clt_plan_shape(const clt_config *c, const clt_plan *p, bool trai
                              .eight_attention = c->attention_bits == 8};
 }
 
+/* Whether the inputs of blocks fit beside those of the host's other ranks. Offloaded state takes what is
+ * left. */
+static bool host_takes_inputs(const clt_plan *p, const clt_plan_room *r, const clt_plan_memory *m) {
+    return !r->host || m->model.host <= r->host / (uint64_t)p->per_host;
+}
+
 static bool fits(const clt_config *c, const clt_plan *p, const clt_plan_room *r, int64_t microbatch,
                  clt_plan_memory *m) {
     return clt_plan_memory_of(c, p, r->type, microbatch, m) == CLT_OK && m->total <= r->capacity &&
-           m->largest <= r->max_alloc;
+           m->largest <= r->max_alloc && host_takes_inputs(p, r, m);
 }
 
 /* Without the logits buffer, whose size may shrink with more samples (its groups are even), memory grows with
@@ -125,7 +131,7 @@ static bool fits_without_logits(const clt_config *c, const clt_plan *p, const cl
                                 int64_t microbatch) {
     clt_plan_memory m;
     return clt_plan_memory_of(c, p, r->type, microbatch, &m) == CLT_OK &&
-           m.total - m.model.logits <= r->capacity;
+           m.total - m.model.logits <= r->capacity && host_takes_inputs(p, r, &m);
 }
 
 /* The largest microbatch up to `most` that fits, 0 if none does. */

@@ -58,7 +58,7 @@ typedef struct {
 typedef struct {
     clt_device_type type;
     uint64_t capacity, max_alloc; /* bytes in total; bytes of the largest single buffer */
-    uint64_t host;                /* bytes that the ranks of a host may offload to its memory; 0: no limit */
+    uint64_t host;                /* bytes that the ranks of a host may have in its memory; 0: no limit */
 } clt_plan_room;
 /* For a device of this host that ranks_on_device ranks share: each has an equal part of nine tenths of its
  * memory. Ranks may offload to nine tenths of the host's; a CPU device, which computes in it, has no limit.
