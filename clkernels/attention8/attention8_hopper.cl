@@ -1,7 +1,7 @@
 /* Attention forward in 8-bit blocks on Hopper's matrix units (README.md is the definition), causal or, without ALiBi
  * and window, of every pair.
  *
- * A work-group is one producer warpgroup, of which one work-item loads tiles through the copy engine, and WGS
+ * A work-group is one producer warpgroup, of which two work-items load tiles through the copy engine, and WGS
  * consumer warpgroups of 64 query rows each. It computes every get_num_groups-th tile of 64 * WGS rows. Tiles go
  * head by head, with the longest first in even heads and last in odd ones, which gives work-groups equal shares of
  * many tiles and reads a head's keys from the cache; or, with few heads, the longest of all heads first, each second
@@ -34,12 +34,15 @@
 #define Q_BYTES (BM * 128 * PARTS)
 #define KV_BYTES (64 * 128 * PARTS)
 #define SCALE_BYTES 256 /* of 64 rows */
-#if WGS == 2
-#define REGISTERS_CONSUMER 232
-#define REGISTERS_PRODUCER 40
-#else
+#if WGS == 3
 #define REGISTERS_CONSUMER 152
 #define REGISTERS_PRODUCER 56
+#elif PARTS == 1
+#define REGISTERS_CONSUMER 232
+#define REGISTERS_PRODUCER 40
+#else /* the last ones pay: exponentials then overlap */
+#define REGISTERS_CONSUMER 240
+#define REGISTERS_PRODUCER 24
 #endif
 
 /* Tile number t: its head (of all samples), its first row, and the blocks of keys [first, end) of its rows. */
@@ -87,37 +90,33 @@ typedef struct {
     uint q, k, v, scales, q_bar, k_bar, v_bar;
 } places;
 
-/* The loads of a work-group, in the order in which the consumers need them. */
-INLINE void produce(const places *at, ulong q_map, ulong k_map, ulong v_map, __global const float *vs, uint seq,
+/* The loads of a work-group, in the order in which the consumers need them: q and k with the scales of v by one
+ * work-item, v by another one (values: a constant), because one has not enough registers for both. */
+INLINE void produce(const bool values, const places *at, ulong q_map, ulong kv_map, __global const float *vs, uint seq,
                     uint group, uint all_heads, uint window, bool longest) {
-    const uint row_tiles = (seq + BM - 1) / BM;
-    uint stage = 0, parity = 1, slot = 0, q_parity = 1;
-    CLT_MAP_ACQUIRE(q_map);
-    CLT_MAP_ACQUIRE(k_map);
-    CLT_MAP_ACQUIRE(v_map);
+    const uint row_tiles = (seq + BM - 1) / BM, buffers = values ? at->v : at->k, bars = values ? at->v_bar : at->k_bar;
+    uint stage = 0, parity = 1;
+    if (!values) CLT_MAP_ACQUIRE(q_map);
+    CLT_MAP_ACQUIRE(kv_map);
     for (uint round = 0, t; (t = number_of(round, longest)) < row_tiles * all_heads; round++) {
         const tile x = tile_of(t, row_tiles, all_heads, longest, seq, window);
-        const uint bar = at->q_bar + slot * 16, g = x.head / group;
-        CLT_BAR_WAIT(bar + 8, q_parity);
-        CLT_BAR_EXPECT(bar, Q_BYTES);
+        const uint slot = round & 1, q_bar = at->q_bar + slot * 16, g = x.head / group;
+        if (!values) {
+            CLT_BAR_WAIT(q_bar + 8, (round / 2 & 1) ^ 1);
+            CLT_BAR_EXPECT(q_bar, Q_BYTES);
 #pragma unroll
-        for (int d = 0; d < PARTS; d++)
-            CLT_TMA_LOAD3(at->q + slot * Q_BYTES + d * BM * 128, q_map, d * 64, x.row, x.head, bar);
-        slot ^= 1;
-        q_parity ^= slot ^ 1;
+            for (int d = 0; d < PARTS; d++)
+                CLT_TMA_LOAD3(at->q + slot * Q_BYTES + d * BM * 128, q_map, d * 64, x.row, x.head, q_bar);
+        }
         for (uint j = x.first; j < x.end; j++) {
-            const uint to = stage * KV_BYTES, kb = at->k_bar + stage * 16, vb = at->v_bar + stage * 16;
-            const uint scales = at->scales + stage * 2 * SCALE_BYTES;
-            const ulong row = g * ROWS8(seq) + j * 64;
-            CLT_BAR_WAIT(kb + 8, parity);
-            CLT_BAR_EXPECT(kb, KV_BYTES + SCALE_BYTES);
+            const uint to = buffers + stage * KV_BYTES, bar = bars + stage * 16;
+            CLT_BAR_WAIT(bar + 8, parity);
+            CLT_BAR_EXPECT(bar, KV_BYTES + (values ? 0 : SCALE_BYTES));
 #pragma unroll
-            for (int d = 0; d < PARTS; d++) CLT_TMA_LOAD3(at->k + to + d * 8192, k_map, d * 64, j * 64, g, kb);
-            CLT_BULK_LOAD(scales + SCALE_BYTES, (ulong)(vs + row), SCALE_BYTES, kb);
-            CLT_BAR_WAIT(vb + 8, parity);
-            CLT_BAR_EXPECT(vb, KV_BYTES);
-#pragma unroll
-            for (int d = 0; d < PARTS; d++) CLT_TMA_LOAD3(at->v + to + d * 8192, v_map, d * 64, j * 64, g, vb);
+            for (int d = 0; d < PARTS; d++) CLT_TMA_LOAD3(to + d * 8192, kv_map, d * 64, j * 64, g, bar);
+            if (!values)
+                CLT_BULK_LOAD(at->scales + stage * SCALE_BYTES, (ulong)(vs + (ulong)g * ROWS8(seq) + j * 64), SCALE_BYTES,
+                              bar);
             STEP(stage, parity);
         }
     }
@@ -161,7 +160,7 @@ INLINE void clear_missing(float *s, float none, const rows_in *in, int j0) {
 }
 
 /* Products of block j0 to scores; -inf for pairs that do not exist (edge: the block may have some). */
-INLINE void score(float *s, const rows_in *in, uint scales, int j0, bool edge) {
+INLINE void score(float *s, const rows_in *in, int j0, bool edge) {
     const int ahead = j0 + in->c - in->i;
     const float start = (float)ahead; /* distances are exact in fp32 */
     float2 below = (float2)(start - 8.0f, start - 7.0f); /* distances of the second row */
@@ -169,10 +168,10 @@ INLINE void score(float *s, const rows_in *in, uint scales, int j0, bool edge) {
     for (int x = 0; x < 32; x += 4) {
         float t;
         const float2 d = (float2)(start + (float)(x * 2), start + (float)(x * 2 + 1));
-        s[x] = scored8(s[x], 1.0f, in->factor0, in->softcap, in->slope, d.x, &t);
-        s[x + 1] = scored8(s[x + 1], 1.0f, in->factor0, in->softcap, in->slope, d.y, &t);
-        s[x + 2] = scored8(s[x + 2], 1.0f, in->factor1, in->softcap, in->slope, below.x, &t);
-        s[x + 3] = scored8(s[x + 3], 1.0f, in->factor1, in->softcap, in->slope, below.y, &t);
+        s[x] = scored8(s[x], in->factor0, in->softcap, in->slope, d.x, &t);
+        s[x + 1] = scored8(s[x + 1], in->factor0, in->softcap, in->slope, d.y, &t);
+        s[x + 2] = scored8(s[x + 2], in->factor1, in->softcap, in->slope, below.x, &t);
+        s[x + 3] = scored8(s[x + 3], in->factor1, in->softcap, in->slope, below.y, &t);
         below = d;
     }
 #if SEQ_IDS
@@ -189,17 +188,24 @@ INLINE void score(float *s, const rows_in *in, uint scales, int j0, bool edge) {
     if (edge) clear_missing(s, -attention_inf(), in, j0);
 }
 
+/* The largest one of the item's 16 scores of a row, in four chains: the latency of one would be waited for. */
+INLINE float largest_of_row(const float *s) {
+    float n[4];
+#pragma unroll
+    for (int c = 0; c < 4; c++) n[c] = larger(s[8 * c], s[8 * c + 1]);
+#pragma unroll
+    for (int c = 0; c < 4; c++) n[c] = larger(larger(n[c], s[8 * c + 4]), s[8 * c + 5]);
+    return larger(larger(n[0], n[1]), larger(n[2], n[3]));
+}
+
 /* Scores to weights, not rounded yet; updates m and l; returns the factors of the earlier sums. */
 INLINE float2 soften(float *s, const rows_in *in, rows_state *r, uint scales, int j0, bool edge) {
     scales += 4 * (uint)in->c;
     __asm__ volatile("" : "+r"(scales)); /* one address for all columns */
-    score(s, in, scales, j0, edge);
-    float2 n = r->m, ref, a;
-#pragma unroll
-    for (int x = 0; x < 32; x += 4) {
-        n.x = larger(larger(n.x, s[x]), s[x + 1]);
-        n.y = larger(larger(n.y, s[x + 2]), s[x + 3]);
-    }
+    score(s, in, j0, edge);
+    float2 n, ref, a;
+    n.x = larger(r->m.x, largest_of_row(s));
+    n.y = larger(r->m.y, largest_of_row(s + 2));
     n.x = larger(n.x, swap_float(n.x, 1));
     n.y = larger(n.y, swap_float(n.y, 1));
     n.x = larger(n.x, swap_float(n.x, 2));
@@ -217,7 +223,7 @@ INLINE float2 soften(float *s, const rows_in *in, rows_state *r, uint scales, in
 #pragma unroll
     for (int x = 0; x < 32; x += 4) {
         float v0, v1;
-        CLT_LOAD_FLOAT2(v0, v1, scales + SCALE_BYTES + x * 8);
+        CLT_LOAD_FLOAT2(v0, v1, scales + x * 8);
         s[x] = s[x] * v0;
         s[x + 1] = s[x + 1] * v1;
         s[x + 2] = s[x + 2] * v0;
@@ -244,6 +250,7 @@ INLINE void store_pair(__global ELEM *to, int column, float x, float y) {
     to[column + 1] = PUT(y);
 }
 
+/* The output's rows leave in pieces through the place of the warpgroup's q, or (store_row) one element at a time. */
 /* Row i of the output, if it exists: the item's pairs of o, 4 floats apart. */
 INLINE void store_row(__global ELEM *to, int i, uint seq, int column, const float *o, float factor) {
     if ((uint)i >= seq) return;
@@ -263,13 +270,13 @@ INLINE void store_row(__global ELEM *to, int i, uint seq, int column, const floa
     uint name = value;                                                                                        \
     __asm__ volatile("" : "+r"(name))
 
-/* A barrier per buffer for its data, and one for the consumers that are done with it: one item of a warpgroup, for
- * k and the scales one of each warp. */
+/* A barrier per buffer for its data, and one for the consumers that are done with it: one item of each warp, for v one
+ * of a warpgroup. */
 #define INIT_BARRIERS                                                                                         \
     if (get_local_id(0) == 0) {                                                                               \
         for (uint x = 0; x < 2 + 2 * STAGES; x++) {                                                           \
             CLT_BAR_INIT(at.q_bar + x * 16, 1);                                                               \
-            CLT_BAR_INIT(at.q_bar + x * 16 + 8, x >= 2 && x < 2 + STAGES ? 4 * WGS : WGS);                    \
+            CLT_BAR_INIT(at.q_bar + x * 16 + 8, x < 2 + STAGES ? 4 * WGS : WGS);                    \
         }                                                                                                     \
         CLT_BAR_READY();                                                                                      \
     }
@@ -309,7 +316,7 @@ INLINE void store_row(__global ELEM *to, int i, uint seq, int column, const floa
     CLT_WARP_SYNC();                                                                                          \
     if (item % 32 == 0) CLT_BAR_ARRIVE(at.k_bar + stage * 16 + 8);
 #define SOFTEN                                                                                                \
-    next = soften(s, &in, &r, at.scales + stage * 2 * SCALE_BYTES, (int)(j * 64), AT_EDGE);                   \
+    next = soften(s, &in, &r, at.scales + stage * SCALE_BYTES, (int)(j * 64), AT_EDGE);                       \
     DONE_WITH_KEYS                                                                                            \
     STEP(stage, parity);
 #define DONE_WITH_VALUES                                                                                      \
@@ -334,7 +341,7 @@ INLINE void store_row(__global ELEM *to, int i, uint seq, int column, const floa
     CLT_MMA_COMMIT();                                                                                         \
     CLT_BAR_WAIT(at.v_bar + v_stage * 16, v_parity);                                                          \
     CLT_MMA_FENCE(); /* the loop above would need one, which the assembler does not add where it diverges */   \
-    ROW_SUMS(sum, p, at.v + v_stage * KV_BYTES, 64)                                                           \
+    ROW_SUMS(sum, p, at.v + v_stage * KV_BYTES, 64, 0)                                                           \
     CLT_MMA_COMMIT();                                                                                         \
     TURN_PASS(w);                                                                                             \
     CLT_MMA_WAIT(64, 1, s);                                                                                   \
@@ -348,7 +355,7 @@ INLINE void store_row(__global ELEM *to, int i, uint seq, int column, const floa
     CLT_BAR_WAIT(at.v_bar + v_stage * 16, v_parity);                                                          \
     COMPLETE(16, "+r", p);                                                                                    \
     CLT_MMA_FENCE();                                                                                          \
-    ROW_SUMS(sum, p, at.v + v_stage * KV_BYTES, 64)                                                           \
+    ROW_SUMS(sum, p, at.v + v_stage * KV_BYTES, 64, 0)                                                           \
     CLT_MMA_COMMIT();                                                                                         \
     CLT_MMA_WAIT(WIDTH, 0, sum);                                                                              \
     DONE_WITH_VALUES                                                                                          \
@@ -370,14 +377,25 @@ INLINE void store_row(__global ELEM *to, int i, uint seq, int column, const floa
     OWN_WORD(head, x.head);                                                                                   \
     const uint b = head / heads, h = head - b * heads;                                                        \
     OWN_VALUE(ulong, lse_row, lse_off);                                                                       \
-    __global ELEM *to = o_to + o_row + ((ulong)b * seq + (uint)in.i) * ldo + h * HEAD_DIM;                    \
     if (item % 4 == 0) {                                                                                      \
         __global float *stat = lse + lse_row + (ulong)x.head * seq + (uint)in.i;                              \
         if ((uint)in.i < seq) stat[0] = r.m.x + clt_log(r.l.x) * LOG2E;                                       \
         if ((uint)in.i + 8 < seq) stat[8] = r.m.y + clt_log(r.l.y) * LOG2E;                                   \
     }                                                                                                         \
-    store_row(to, in.i, seq, in.c, o, inverse.x);                                                             \
-    store_row(to + 8 * (ulong)ldo, in.i + 8, seq, in.c, o + 2, inverse.y);
+    if (LEAVES_IN_PIECES(o_off, ldo)) {                                                                       \
+        const uint item_now = own_item(), warp = item_now / 32, first = row + warp * 16;                      \
+        CLT_GROUP_SYNC(1 + w, 128);                                                                           \
+        clt_store_rows16(TYPE, HEAD_DIM, o, inverse, qw + warp * 2048, BM * 128,                              \
+                         (__global ushort *)(o_to + o_row + ((ulong)b * seq + first) * ldo + h * HEAD_DIM),   \
+                         ldo, seq - min(seq, first), item_now % 32);                                          \
+        CLT_FENCE_ASYNC();                                                                                    \
+        CLT_WARP_SYNC();                                                                                      \
+    } else {                                                                                                  \
+        __global ELEM *to = o_to + o_row + ((ulong)b * seq + (uint)in.i) * ldo + h * HEAD_DIM;                \
+        store_row(to, in.i, seq, in.c, o, inverse.x);                                                         \
+        store_row(to + 8 * (ulong)ldo, in.i + 8, seq, in.c, o + 2, inverse.y);                                \
+    }                                                                                                         \
+    if (item % 32 == 0) CLT_BAR_ARRIVE(at.q_bar + slot * 16 + 8);
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
 attention8_forward_hopper(__global const ulong *maps, ulong q_at, ulong k_at, ulong v_at, __global const float *qs,
@@ -386,23 +404,25 @@ attention8_forward_hopper(__global const ulong *maps, ulong q_at, ulong k_at, ul
                          ulong seq_ids_off, __global ELEM *o_to, ulong o_off, uint ldo, __global float *lse,
                          ulong lse_off, uint seq, uint heads, uint group, uint all_heads, float scale,
                          float softcap, uint window, uint longest) {
-    __local uchar memory[2 * Q_BYTES + 2 * STAGES * KV_BYTES + 2 * STAGES * SCALE_BYTES]
+    __local uchar memory[2 * Q_BYTES + 2 * STAGES * KV_BYTES + STAGES * SCALE_BYTES]
         __attribute__((aligned(1024)));
     __local ulong bars[4 + 4 * STAGES] __attribute__((aligned(8)));
     places at;
     at.q = CLT_LOCAL_ADDRESS(memory), at.k = at.q + 2 * Q_BYTES, at.v = at.k + STAGES * KV_BYTES;
     at.scales = at.v + STAGES * KV_BYTES;
     at.q_bar = CLT_LOCAL_ADDRESS(bars), at.k_bar = at.q_bar + 32, at.v_bar = at.k_bar + 16 * STAGES;
-    const uint item = get_local_id(0) % 128;
-    uint w = get_local_id(0) / 128;
+    uint w = get_local_id(0) / 128, item = get_local_id(0) % 128;
+    CLT_SHARED_BY(1);
     INIT_BARRIERS
     barrier(CLK_LOCAL_MEM_FENCE);
     CLT_LESS_FIRST();
     if (w == 0) {
         CLT_REGISTERS_LESS(REGISTERS_PRODUCER);
         if (item == 0)
-            produce(&at, (ulong)(maps + q_at), (ulong)(maps + k_at), (ulong)(maps + v_at), vs + vs_off, seq, group,
-                    all_heads, window, longest);
+            produce(false, &at, (ulong)(maps + q_at), (ulong)(maps + k_at), vs + vs_off, seq, group, all_heads, window,
+                    longest);
+        else if (item == 32)
+            produce(true, &at, 0, (ulong)(maps + v_at), 0, seq, group, all_heads, window, longest);
     } else {
         CLT_REGISTERS_MORE(REGISTERS_CONSUMER);
         w--;
@@ -429,7 +449,6 @@ attention8_forward_hopper(__global const ulong *maps, ulong q_at, ulong k_at, ul
             for (j++; j < own; j++) {
                 NEXT_BLOCK
             }
-            if (item == 0) CLT_BAR_ARRIVE(at.q_bar + slot * 16 + 8);
             LAST_VALUES
             SKIP_BLOCKS
             STORE_TILE

@@ -1,12 +1,12 @@
 /* Attention backward in 8-bit blocks on Hopper's matrix units (README.md is the definition), causal or, without ALiBi,
  * of every pair, without window, sequence ids, softcap and dropout: attention8_backward_kv_hopper for dk and dv,
- * attention8_backward_q_hopper for dq. The registers do not hold both sums of heads of more than 64 elements: attention8_backward_k_hopper and
- * attention8_backward_v_hopper compute dk and dv of those.
+ * attention8_backward_q_hopper for dq.
  *
  * A work-group owns 64 * WGS rows of a head: keys and their values, or queries and their gradients of the output. Its
  * consumer warpgroups have 64 of them each, and walk the blocks of 64 rows of the other kind, which a producer loads
  * through the copy engine with the blocks' scales and statistics: two products over the head, weights and ds in
- * registers, rounded per owned row, and their exact sums over the block, 64 columns of the head at a time.
+ * registers, rounded per owned row, and their exact sums over the block, 64 columns of the head at a time. For dq the
+ * sums of a block are in flight during the softmax of the next one; the registers do not hold as much for dk and dv.
  *
  * What lies beyond row T is 0 (numbers) or undefined (scales, statistics), and belongs to pairs that do not exist.
  *
@@ -34,12 +34,12 @@
 #define TILE_BYTES (64 * 128 * PARTS)
 #define VECTORS 4 /* of 64 floats with each block: queries' scales, lse, scales of dout, D; or keys' and values' scales */
 #define STAGE_BYTES (2 * TILE_BYTES + VECTORS * 256)
-#if WGS == 2
-#define REGISTERS_CONSUMER 232
-#define REGISTERS_PRODUCER 40
-#else
+#if WGS == 3
 #define REGISTERS_CONSUMER 152
 #define REGISTERS_PRODUCER 56
+#else
+#define REGISTERS_CONSUMER 240
+#define REGISTERS_PRODUCER 24
 #endif
 
 #define STEP(stage, parity)                                                                                  \
@@ -99,63 +99,67 @@ INLINE void produce(const bool kv, const work *t, const vectors *x, ulong own1, 
     }
 }
 
-/* Of the item's two owned rows; queries: what PAIR8 needs of them. */
+/* Of the item's two owned rows; queries: what weigh_q needs of them. */
 typedef struct {
     float2 factor, out, lse, delta;
     float slope, start; /* start: (key - query) of element 0 and block 0 */
 } own_rows;
 
-/* From the products u and g of a pair to its weight and ds. */
-#define PAIR8(u, g, key, factor, distance, lse, out, delta, weight, ds)                                       \
-    {                                                                                                        \
-        float t_;                                                                                            \
-        const float p_ = exp2_8(scored8(u, key, factor, 0.0f, own->slope, distance, &t_) - (lse));           \
-        weight = p_ * (out);                                                                                 \
-        ds = p_ * fma(g, out, -(delta));                                                                     \
-    }
-
-/* Products to the numbers that are rounded: u becomes the weights (kv), g becomes ds times the scale of the block's
- * row. at: address of the block's vectors, of the item's first column; i0: first row of the block. */
-INLINE void weigh_kv(const bool want_ds, float *u, float *g, const own_rows *own, uint at, float block_start, float scale) {
+/* Products to weights of keys. at: address of the block's vectors, of the item's first column; i0: first row of the
+ * block. */
+INLINE void weigh_kv(float *u, const own_rows *own, uint at, float block_start, float scale) {
     const float start = own->start - block_start; /* distances are exact in fp32 */
     float2 above = (float2)(start + 8.0f, start + 7.0f); /* of the second row */
 #pragma unroll
     for (int x = 0; x < 32; x += 4) {
-        float s[2], lse[2], out[2], delta[2];
+        float s[2], lse[2], t;
         CLT_LOAD_FLOAT2(s[0], s[1], at + x * 8);
         CLT_LOAD_FLOAT2(lse[0], lse[1], at + 256 + x * 8);
-        CLT_LOAD_FLOAT2(out[0], out[1], at + 512 + x * 8);
-        CLT_LOAD_FLOAT2(delta[0], delta[1], at + 768 + x * 8);
         const float2 d = (float2)(start - (float)(2 * x), start - (float)(2 * x + 1));
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             const int c = e & 1;
             const float distance = e & 2 ? (c ? above.y : above.x) : (c ? d.y : d.x);
             const float factor = score_factor(s[c], scale);
-            float ds;
-            PAIR8(u[x + e], want_ds ? g[x + e] : 0.0f, 1.0f, factor, distance, lse[c], out[c], delta[c], u[x + e], ds)
-            if (want_ds) g[x + e] = ds * s[c];
+            u[x + e] = exp2_8(scored8(u[x + e], factor, 0.0f, own->slope, distance, &t) - lse[c]);
         }
         above = d;
     }
 }
+/* Weights and products of keys to the numbers that are rounded: g becomes ds times the scale of the block's row, u the
+ * weights times the scale of its gradient. */
+INLINE void differentiate_kv(float *u, float *g, uint at) {
+#pragma unroll
+    for (int x = 0; x < 32; x += 4) {
+        float s[2], out[2], delta[2];
+        CLT_LOAD_FLOAT2(s[0], s[1], at + x * 8);
+        CLT_LOAD_FLOAT2(out[0], out[1], at + 512 + x * 8);
+        CLT_LOAD_FLOAT2(delta[0], delta[1], at + 768 + x * 8);
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const int c = e & 1;
+            g[x + e] = u[x + e] * fma(g[x + e], out[c], -delta[c]) * s[c];
+            u[x + e] = u[x + e] * out[c];
+        }
+    }
+}
+/* Products to ds times the scale of the key, in g, of queries. */
 INLINE void weigh_q(float *u, float *g, const own_rows *own, uint at, float block_start) {
     const float start = own->start + block_start;
     float2 below = (float2)(start - 8.0f, start - 7.0f); /* distances of the second row */
 #pragma unroll
     for (int x = 0; x < 32; x += 4) {
-        float key[2];
+        float key[2], t;
         CLT_LOAD_FLOAT2(key[0], key[1], at + x * 8);
         const float2 d = (float2)(start + (float)(2 * x), start + (float)(2 * x + 1));
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             const int c = e & 1;
             const float distance = e & 2 ? (c ? below.y : below.x) : (c ? d.y : d.x);
-            float weight, ds;
-            PAIR8(u[x + e], g[x + e], key[c], e & 2 ? own->factor.y : own->factor.x, distance,
-                  e & 2 ? own->lse.y : own->lse.x, e & 2 ? own->out.y : own->out.x,
-                  e & 2 ? own->delta.y : own->delta.x, weight, ds)
-            g[x + e] = ds * key[c];
+            const float factor = e & 2 ? own->factor.y : own->factor.x, lse = e & 2 ? own->lse.y : own->lse.x;
+            const float out = e & 2 ? own->out.y : own->out.x, delta = e & 2 ? own->delta.y : own->delta.x;
+            const float p = exp2_8(scored8(u[x + e] * key[c], factor, 0.0f, own->slope, distance, &t) - lse);
+            g[x + e] = p * fma(g[x + e], out, -delta) * key[c];
         }
         below = d;
     }
@@ -172,18 +176,8 @@ INLINE void clear_missing(const bool kv, float *x, int row, int column, int seq)
     }
 }
 
-/* acc += w b for 64 columns of each part of the head; b: 64 rows. sum: 32 floats. */
-#define ADD_SUMS(acc, w, b)                                                                                  \
-    _Pragma("unroll") for (int d_ = 0; d_ < PARTS; d_++) {                                                   \
-        const ulong b_ = CLT_TILE_MN((b) + d_ * 8192, 8192);                                                 \
-        COMPLETE(16, "+r", w);                                                                               \
-        CLT_MMA_FENCE();                                                                                     \
-        CLT_MMA_RS(64, sum, w, b_, 0, 1);                                                                    \
-        _Pragma("unroll") for (int x_ = 1; x_ < 4; x_++) CLT_MMA_RS(64, sum, (w) + 4 * x_, b_ + 128 * x_, 1, 1); \
-        CLT_MMA_COMMIT();                                                                                    \
-        CLT_MMA_WAIT(64, 0, sum);                                                                            \
-        _Pragma("unroll") for (int e_ = 0; e_ < 32; e_++) acc[32 * d_ + e_] = acc[32 * d_ + e_] + sum[e_];   \
-    }
+/* acc += sum */
+#define ADD_SUMS(acc) _Pragma("unroll") for (int e_ = 0; e_ < WIDTH / 2; e_++) acc[e_] = acc[e_] + sum[e_];
 
 /* The item's elements of one owned row to a row of the tensor: acc[0], acc[1] of each 4. */
 INLINE void store_row(__global ELEM *to, const float *acc, int column, float factor, bool add) {
@@ -199,6 +193,11 @@ INLINE void store_row(__global ELEM *to, const float *acc, int column, float fac
         }
 }
 
+/* The item's first row, made where it is needed, too. */
+INLINE uint own_row(uint first_row) {
+    const uint item = own_item();
+    return first_row + item / 32 * 16 + item % 32 / 4;
+}
 INLINE own_rows rows_of(const bool kv, const work *t, const vectors *x, uint i, uint c, float scale) {
     const ulong first = t->own * ROWS8(t->seq), a = first + min(i, t->seq - 1), b = first + min(i + 8, t->seq - 1);
     own_rows own;
@@ -215,63 +214,142 @@ INLINE own_rows rows_of(const bool kv, const work *t, const vectors *x, uint i, 
     return own;
 }
 
-/* d = own b^T of owned rows from own_at on. */
-#define OWN_PRODUCT(d, own_at, b_at)                                                                         \
-    {                                                                                                        \
-        uint own_now = own_at; /* so that its descriptors do not occupy registers during the loop */         \
-        __asm__ volatile("" : "+r"(own_now));                                                                \
-        PRODUCT(d, own_now, BM, b_at, 64)                                                                    \
-    }
 /* Whether block i0 may have pairs that do not exist. */
 #if CAUSAL
 #define MAY_MISS(kv, i0, first_row) (kv ? i0 < first_row + 63 || i0 + 64 > seq : i0 + 63 > first_row)
 #else
 #define MAY_MISS(kv, i0, first_row) (i0 + 64 > seq)
 #endif
-/* What the consumers of warpgroup w do. kv: rows are keys. want_1, acc_1: dk or dq; want_2, acc_2: dv. All but the
- * sums are constants. */
-#define CONSUME(kv, want_1, acc_1, want_2, acc_2)                                                             \
+
+/* --- the steps of the consumers of warpgroup w, in the kernels' names --- */
+
+#define BEGIN_CONSUMER(kv)                                                                                    \
     const uint first_row = t.row + 64 * w, in_group = get_local_id(0) % 128, c = in_group % 4 * 2;            \
-    const uint r = first_row + in_group / 32 * 16 + in_group % 32 / 4, mine = t.own_at + w * 8192;            \
+    const uint mine = t.own_at + w * 8192;                                                                    \
     uint stage = 0, parity = 0;                                                                               \
-    float u[32], g[32], sum[32];                                                                              \
-    uint pw[16], pg[16];                                                                                      \
-    own_rows own = rows_of(kv, &t, &x, r, c, scale);                                                          \
+    float u[32], g[32];                                                                                       \
+    uint pg[16];                                                                                              \
+    own_rows own = rows_of(kv, &t, &x, own_row(first_row), c, scale);                                         \
     if (w == WGS - 1) TURN_PASS(w);                                                                           \
-    CLT_BAR_WAIT(t.own_bar, 0);                                                                               \
+    CLT_BAR_WAIT(t.own_bar, 0);
+#define STAGE_AT(stage) (t.stages + (stage)*STAGE_BYTES)
+#define AWAIT_STAGE CLT_BAR_WAIT(t.bars + stage * 16, parity);
+#define RELEASE(stage)                                                                                        \
+    CLT_WARP_SYNC();                                                                                          \
+    if (in_group % 32 == 0) CLT_BAR_ARRIVE(t.bars + (stage)*16 + 8);
+/* The address of a block's vectors, of the item's first column: one for all columns. */
+#define VECTORS_AT(name, at)                                                                                  \
+    uint name = at + 2 * TILE_BYTES + 4 * c;                                                                  \
+    __asm__ volatile("" : "+r"(name));
+/* u and g of the block in this stage, step by step in turn. */
+#define PRODUCTS(at)                                                                                          \
+    {                                                                                                         \
+        uint own_ = mine; /* so that its descriptors do not occupy registers during the loop */               \
+        __asm__ volatile("" : "+r"(own_));                                                                    \
+        CLT_MMA_FENCE();                                                                                      \
+        _Pragma("unroll") for (int x_ = 0; x_ < DEPTH; x_++) {                                                \
+            PRODUCT_STEP(x_, u, own_, BM, at, 64)                                                             \
+            PRODUCT_STEP(x_, g, own_ + OWN_BYTES, BM, at + TILE_BYTES, 64)                                    \
+        }                                                                                                     \
+        CLT_MMA_COMMIT();                                                                                     \
+    }
+
+/* acc += w b, both sums of a block in the same registers, of which there are no more. */
+#define SUM_ROWS_KV(acc, w, b)                                                                                \
+    COMPLETE(16, "+r", w);                                                                                    \
+    CLT_MMA_FENCE();                                                                                          \
+    ROW_SUMS(sum, w, b, 64, none)                                                                             \
+    CLT_MMA_COMMIT();                                                                                         \
+    CLT_MMA_WAIT(WIDTH, 0, sum);                                                                              \
+    ADD_SUMS(acc)
+#define CONSUME_KV(acc_k, acc_v)                                                                              \
+    BEGIN_CONSUMER(true)                                                                                      \
+    float sum[WIDTH / 2];                                                                                     \
+    uint pw[16], none = 0;                                                                                    \
     EACH_BLOCK(&t, h, i) {                                                                                    \
-        const uint at = t.stages + stage * STAGE_BYTES, i0 = i * 64;                                          \
-        CLT_BAR_WAIT(t.bars + stage * 16, parity);                                                            \
+        const uint at = STAGE_AT(stage), i0 = i * 64;                                                         \
+        AWAIT_STAGE                                                                                           \
         TURN_WAIT(w);                                                                                         \
-        if (CAUSAL && (kv ? i0 + 63 < first_row : i0 > first_row + 63)) {                                     \
+        if (CAUSAL && i0 + 63 < first_row) {                                                                  \
             TURN_PASS(w);                                                                                     \
         } else {                                                                                              \
             own.slope = SLOPE8(h);                                                                            \
-            CLT_MMA_FENCE();                                                                                  \
-            OWN_PRODUCT(u, mine, at)                                                                          \
-            if (want_1) OWN_PRODUCT(g, mine + OWN_BYTES, at + TILE_BYTES)                                     \
-            CLT_MMA_COMMIT();                                                                                 \
+            PRODUCTS(at)                                                                                      \
             TURN_PASS(w);                                                                                     \
             CLT_MMA_WAIT(64, 0, u);                                                                           \
-            if (want_1) COMPLETE(32, "+f", g);                                                                \
-            uint vectors_at = at + 2 * TILE_BYTES + 4 * c;                                                    \
-            __asm__ volatile("" : "+r"(vectors_at)); /* one address for all columns */                        \
-            if (kv)                                                                                           \
-                weigh_kv(want_1, u, g, &own, vectors_at, (float)i0, scale);                                   \
-            else                                                                                              \
-                weigh_q(u, g, &own, vectors_at, (float)i0);                                                   \
-            if (MAY_MISS(kv, i0, first_row)) {                                                                \
-                if (want_2) clear_missing(kv, u, (int)r, (int)(i0 + c), (int)seq);                            \
-                if (want_1) clear_missing(kv, g, (int)r, (int)(i0 + c), (int)seq);                            \
+            COMPLETE(32, "+f", g);                                                                            \
+            VECTORS_AT(vectors_at, at)                                                                        \
+            weigh_kv(u, &own, vectors_at, (float)i0, scale);                                                  \
+            differentiate_kv(u, g, vectors_at);                                                               \
+            if (MAY_MISS(true, i0, first_row)) {                                                              \
+                clear_missing(true, u, (int)own_row(first_row), (int)(i0 + c), (int)seq);                     \
+                clear_missing(true, g, (int)own_row(first_row), (int)(i0 + c), (int)seq);                     \
             }                                                                                                 \
-            if (want_2) pack_rows(true, pw, u);                                                               \
-            if (want_1) pack_rows(false, pg, g);                                                              \
-            if (want_2) ADD_SUMS(acc_2, pw, at + TILE_BYTES)                                                  \
-            if (want_1) ADD_SUMS(acc_1, pg, at)                                                               \
+            pack_rows(true, pw, u);                                                                           \
+            pack_rows(false, pg, g);                                                                          \
+            SUM_ROWS_KV(acc_v, pw, at + TILE_BYTES)                                                           \
+            SUM_ROWS_KV(acc_k, pg, at)                                                                        \
         }                                                                                                     \
-        CLT_WARP_SYNC();                                                                                      \
-        if (in_group % 32 == 0) CLT_BAR_ARRIVE(t.bars + stage * 16 + 8);                                      \
+        RELEASE(stage)                                                                                        \
         STEP(stage, parity);                                                                                  \
+    }
+
+/* Products to ds, not rounded yet. */
+#define SOFTEN_Q(at)                                                                                          \
+    {                                                                                                         \
+        VECTORS_AT(vectors_at, at)                                                                            \
+        weigh_q(u, g, &own, vectors_at, (float)(i * 64));                                                     \
+        if (MAY_MISS(false, i * 64, first_row))                                                               \
+            clear_missing(false, g, (int)own_row(first_row), (int)(i * 64 + c), (int)seq);                    \
+    }
+#define SUMS_Q(at)                                                                                            \
+    CLT_MMA_FENCE();                                                                                          \
+    ROW_SUMS(sum, pg, at, 64, 0)                                                                              \
+    CLT_MMA_COMMIT();
+#define JOIN_Q                                                                                                \
+    CLT_MMA_WAIT(WIDTH, 0, sum);                                                                              \
+    ADD_SUMS(acc)
+/* The blocks that the warpgroup has no pairs of are the last ones. */
+#define CONSUME_Q(acc)                                                                                        \
+    BEGIN_CONSUMER(false)                                                                                     \
+    float sum[WIDTH / 2];                                                                                     \
+    const uint own_end = CAUSAL ? min(first_row / 64 + 1, t.end) : t.end;                                     \
+    uint i = t.first, at = STAGE_AT(0), before = 0;                                                           \
+    own.slope = SLOPE8(t.other);                                                                              \
+    AWAIT_STAGE                                                                                               \
+    PRODUCTS(at)                                                                                              \
+    CLT_MMA_WAIT(64, 0, u);                                                                                   \
+    COMPLETE(32, "+f", g);                                                                                    \
+    SOFTEN_Q(at)                                                                                              \
+    pack_rows(false, pg, g);                                                                                  \
+    for (i++; i < own_end; i++) {                                                                             \
+        const uint at_before = at;                                                                            \
+        before = stage;                                                                                       \
+        STEP(stage, parity);                                                                                  \
+        at = STAGE_AT(stage);                                                                                 \
+        AWAIT_STAGE                                                                                           \
+        TURN_WAIT(w);                                                                                         \
+        COMPLETE(16, "+r", pg);                                                                               \
+        PRODUCTS(at)                                                                                          \
+        SUMS_Q(at_before)                                                                                     \
+        TURN_PASS(w);                                                                                         \
+        CLT_MMA_WAIT(64, 1, u);                                                                               \
+        COMPLETE(32, "+f", g);                                                                                \
+        SOFTEN_Q(at)                                                                                          \
+        JOIN_Q                                                                                                \
+        RELEASE(before)                                                                                       \
+        pack_rows(false, pg, g);                                                                              \
+    }                                                                                                         \
+    COMPLETE(16, "+r", pg);                                                                                   \
+    SUMS_Q(at)                                                                                                \
+    JOIN_Q                                                                                                    \
+    RELEASE(stage)                                                                                            \
+    for (; i < t.end; i++) {                                                                                  \
+        STEP(stage, parity);                                                                                  \
+        AWAIT_STAGE                                                                                           \
+        TURN_WAIT(w);                                                                                         \
+        TURN_PASS(w);                                                                                         \
+        RELEASE(stage)                                                                                        \
     }
 
 #if ALIBI
@@ -286,7 +364,8 @@ INLINE own_rows rows_of(const bool kv, const work *t, const vectors *x, uint i, 
         __global const float *slopes, ulong slopes_off, uint seq, uint heads, uint group, uint own_heads,      \
         uint all_heads, uint section, float scale
 
-/* own_heads: heads of a sample that own rows; all_heads: of all samples. The start of the kernels: local memory, barriers, and the producer's part. kv: a constant. */
+/* The start of the kernels: local memory, barriers, and the producer's part. kv: a constant. own_heads: heads of a sample
+ * that own rows; all_heads: of all samples. */
 #define BEGIN_BACKWARD(kv)                                                                                    \
     __local uchar memory[2 * OWN_BYTES + STAGES * STAGE_BYTES] __attribute__((aligned(1024)));                \
     __local ulong bar_words[2 + 2 * STAGES] __attribute__((aligned(8)));                                      \
@@ -313,6 +392,7 @@ INLINE own_rows rows_of(const bool kv, const work *t, const vectors *x, uint i, 
         CLT_BAR_READY();                                                                                      \
     }                                                                                                         \
     barrier(CLK_LOCAL_MEM_FENCE);                                                                             \
+    CLT_SHARED_BY(1);                                                                                         \
     CLT_LESS_FIRST();                                                                                         \
     if (w == 0) {                                                                                             \
         CLT_REGISTERS_LESS(REGISTERS_PRODUCER);                                                               \
@@ -324,51 +404,45 @@ INLINE own_rows rows_of(const bool kv, const work *t, const vectors *x, uint i, 
     CLT_REGISTERS_MORE(REGISTERS_CONSUMER);                                                                   \
     w--;
 
-#define CLEAR_SUMS(acc) _Pragma("unroll") for (int e = 0; e < 32 * PARTS; e++) acc[e] = 0.0f;
+#define CLEAR_SUMS(acc) _Pragma("unroll") for (int e = 0; e < WIDTH / 2; e++) acc[e] = 0.0f;
 
-/* Stores two owned rows of a tensor. */
-#define STORE_ROWS(to, off, ld, acc, factor, add)                                                             \
+/* Stores the owned rows of a tensor, through the place of owned rows at `area` that no product reads any more. */
+#define STORE_ROWS(to, off, ld, acc, area, factor, add)                                                       \
     {                                                                                                         \
         const ulong b_ = t.own / own_heads, h_ = t.own % own_heads;                                           \
-        __global ELEM *row_ = to + off + (b_ * seq + r) * ld + h_ * HEAD_DIM;                                 \
-        if (r < seq) store_row(row_, acc, (int)c, factor, add);                                               \
-        if (r + 8 < seq) store_row(row_ + 8 * (ulong)ld, acc + 2, (int)c, factor, add);                       \
+        if (LEAVES_IN_PIECES(off, ld) && !(add)) {                                                            \
+            const uint item_ = own_item(), warp_ = item_ / 32, first_ = first_row + warp_ * 16;               \
+            clt_store_rows16(TYPE, HEAD_DIM, acc, (float2)(factor, factor), area + warp_ * 2048, BM * 128,       \
+                             (__global ushort *)(to + off + (b_ * seq + first_) * ld + h_ * HEAD_DIM), ld,    \
+                             seq - min(seq, first_), item_ % 32);                                             \
+        } else {                                                                                              \
+            const uint r = own_row(first_row);                                                                \
+            __global ELEM *row_ = to + off + (b_ * seq + r) * ld + h_ * HEAD_DIM;                             \
+            if (r < seq) store_row(row_, acc, (int)c, factor, add);                                           \
+            if (r + 8 < seq) store_row(row_ + 8 * (ulong)ld, acc + 2, (int)c, factor, add);                   \
+        }                                                                                                     \
     }
+/* Before rows are stored: all warps of the warpgroup have their sums. */
+#define END_CONSUMER CLT_GROUP_SYNC(1 + w, 128);
 
 #define KERNEL __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
 
-#if PARTS == 1
 KERNEL attention8_backward_kv_hopper(BACKWARD8_ARGS, __global ELEM *dk, ulong dk_off, uint lddk, __global ELEM *dv,
                                     ulong dv_off, uint lddv, uint add) {
     BEGIN_BACKWARD(true)
-    float acc_k[32], acc_v[32];
+    float acc_k[WIDTH / 2], acc_v[WIDTH / 2];
     CLEAR_SUMS(acc_k)
     CLEAR_SUMS(acc_v)
-    CONSUME(true, true, acc_k, true, acc_v)
-    STORE_ROWS(dk, dk_off, lddk, acc_k, scale, add)
-    STORE_ROWS(dv, dv_off, lddv, acc_v, 1.0f, add)
+    CONSUME_KV(acc_k, acc_v)
+    END_CONSUMER
+    STORE_ROWS(dk, dk_off, lddk, acc_k, mine, scale, add)
+    STORE_ROWS(dv, dv_off, lddv, acc_v, mine + OWN_BYTES, 1.0f, add)
 }
-#else
-KERNEL attention8_backward_k_hopper(BACKWARD8_ARGS, __global ELEM *dk, ulong dk_off, uint lddk, uint add) {
-    BEGIN_BACKWARD(true)
-    float acc[32 * PARTS];
-    CLEAR_SUMS(acc)
-    CONSUME(true, true, acc, false, acc)
-    STORE_ROWS(dk, dk_off, lddk, acc, scale, add)
-}
-KERNEL attention8_backward_v_hopper(BACKWARD8_ARGS, __global ELEM *dv, ulong dv_off, uint lddv, uint add) {
-    BEGIN_BACKWARD(true)
-    float acc[32 * PARTS];
-    CLEAR_SUMS(acc)
-    CONSUME(true, false, acc, true, acc)
-    STORE_ROWS(dv, dv_off, lddv, acc, 1.0f, add)
-}
-#endif
-
 KERNEL attention8_backward_q_hopper(BACKWARD8_ARGS, __global ELEM *dq, ulong dq_off, uint lddq) {
     BEGIN_BACKWARD(false)
-    float acc[32 * PARTS];
+    float acc[WIDTH / 2];
     CLEAR_SUMS(acc)
-    CONSUME(false, true, acc, false, acc)
-    STORE_ROWS(dq, dq_off, lddq, acc, scale, false)
+    CONSUME_Q(acc)
+    END_CONSUMER
+    STORE_ROWS(dq, dq_off, lddq, acc, mine, scale, false)
 }

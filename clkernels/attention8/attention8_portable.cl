@@ -55,7 +55,7 @@ static inline void join_sums(float acc[4][COLS], __local const float *factor, fl
         _Pragma("unroll") for (int c = 0; c < WIDE; c++) {                                                   \
             const int x = tx + ACROSS * c;                                                                   \
             const size_t j = min(j0 + x, (size_t)seq - 1);                                                   \
-            float t, y = scored8(s[r][c], ks[j], factor, softcap, slope, -fabs((float)j - (float)i), &t);               \
+            float t, y = scored8(s[r][c] * ks[j], factor, softcap, slope, -fabs((float)j - (float)i), &t);               \
             const bool on = x >= begin && x < end && SAME_SEQUENCE(i, j);                                    \
             w[(ty + TY * r) * PITCH + x] = on ? y : -attention_inf();                                        \
         }                                                                                                    \
@@ -140,7 +140,7 @@ attention8_forward(ATTENTION8_ARGS, __global ELEM *o, ulong o_off, uint ldo, __g
 #define PAIR(u, out_v, h, i, j, weight, ds)                                                                  \
     {                                                                                                        \
         float t_ = 0.0f;                                                                                     \
-        float s_ = scored8(u, ks[j], score_factor(qs[i], scale), softcap, slope, -fabs((float)(j) - (float)(i)), &t_);  \
+        float s_ = scored8(u * ks[j], score_factor(qs[i], scale), softcap, slope, -fabs((float)(j) - (float)(i)), &t_);  \
         if (!SAME_SEQUENCE(i, j)) s_ = -attention_inf();                                                     \
         const float p_ = clt_exp2_short(s_ - lse[i]), f_ = OUT_FACTOR(outs[i], b, h, i, j);                  \
         weight = p_ * f_;                                                                                    \

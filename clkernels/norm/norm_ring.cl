@@ -35,10 +35,6 @@
 #error "COLS is a multiple of 64"
 #endif
 
-/* A unit must have room for this many work-groups, so the assembler must limit registers accordingly. */
-#define SHARED_BY(groups) SHARED_BY_(groups)
-#define SHARED_BY_(groups) __asm__ volatile("//@entry .minnctapersm " #groups)
-
 #define STEPS (COLS / 64)
 #define PAIR(type, p) CLT_PASTE(pair_, type)((__local const VECTOR(type, 2) *)(p))
 static inline float2 pair_0(__local const float2 *p) {
@@ -142,7 +138,7 @@ norm_forward(__global const x_elem *x, ulong x_off, __global const float *w, ulo
     __local float ws[HAS_W ? COLS : 4] __attribute__((aligned(128)));
     __local float bs[HAS_B ? COLS : 4] __attribute__((aligned(128)));
     __local ulong bars[WARPS + 1] __attribute__((aligned(8)));
-    SHARED_BY(RESIDENT);
+    CLT_SHARED_BY(RESIDENT);
     const uint warp = (uint)get_local_id(0) / 32, lane = (uint)get_local_id(0) % 32;
     const uint bar = CLT_LOCAL_ADDRESS(&bars[warp]), weights = CLT_LOCAL_ADDRESS(&bars[WARPS]);
     const uint place = CLT_LOCAL_ADDRESS(places[warp]);

@@ -134,23 +134,14 @@ static clt_status launch_pass(clt_ops *ops, const clt_variant *v, const params *
 static clt_status backward(clt_ops *ops, const clt_variant *v, const clt_attention_grad_params *g,
                            const input *in) {
     const params *p = &g->fwd;
-    pass keys = {.own = {in->k_values, in->v_values},
-                 .other = {in->q.numbers, in->dout.numbers},
-                 .own_heads = p->kv_heads,
-                 .other_heads = p->heads,
-                 .add = g->accumulate_kv};
-    if (p->head_dim <= 64) {
-        keys.kernel = "attention8_backward_kv_hopper";
-        keys.out[0] = g->dk, keys.out[1] = g->dv;
-        CLT_TRY(launch_pass(ops, v, p, in, &keys));
-    } else {
-        keys.kernel = "attention8_backward_k_hopper";
-        keys.out[0] = g->dk;
-        CLT_TRY(launch_pass(ops, v, p, in, &keys));
-        keys.kernel = "attention8_backward_v_hopper";
-        keys.out[0] = g->dv;
-        CLT_TRY(launch_pass(ops, v, p, in, &keys));
-    }
+    const pass keys = {.kernel = "attention8_backward_kv_hopper",
+                       .own = {in->k_values, in->v_values},
+                       .other = {in->q.numbers, in->dout.numbers},
+                       .own_heads = p->kv_heads,
+                       .other_heads = p->heads,
+                       .out = {g->dk, g->dv},
+                       .add = g->accumulate_kv};
+    CLT_TRY(launch_pass(ops, v, p, in, &keys));
     const pass queries = {.kernel = "attention8_backward_q_hopper",
                           .own = {in->q.numbers, in->dout.numbers},
                           .other = {in->k.numbers, in->v_values},
