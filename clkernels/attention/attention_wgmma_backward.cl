@@ -98,7 +98,7 @@
 #define CLT_MMA_TYPE "bf16"
 #define PACK "cvt.rn.bf16x2.f32"
 #endif
-#include "../include/clt_hopper.clh"
+#include "../include/clt_hopper_rows.clh"
 
 #define LOG2E 1.44269504088896340736f
 #define ROWS 128                      /* rows of an item, 64 per warpgroup */
@@ -224,6 +224,22 @@ attention_prepare(__global const ushort *dout, ulong dout_off, uint lddout, __gl
 #define DS_OPERAND(address) CLT_TILE_PLAIN_MN(address, 1024, 128)
 #define DS_BLOCKS(tiles) ((tiles) * ((tiles) + 1) / 2)
 #define DS_AT(head, query_tile, key_tile) ((head) * DS_BLOCKS((seq + 63) / 64) + DS_BLOCKS(query_tile) + (key_tile))
+
+/* Rows row and row + 8 of a warpgroup's sums times `scale`: stored, or added to the stored values. */
+static inline void store_pairs(const float *sum, float scale, __global ushort *out, uint ld, uint row, uint rows,
+                              bool add) {
+#pragma unroll
+    for (int side = 0; side < 2; side++) {
+        __global uint *to = (__global uint *)(out + (size_t)(row + 8 * side) * ld);
+        if (row + 8 * side < rows)
+#pragma unroll
+            for (int j = 0; j < HEAD_DIM / 8; j++) {
+                float2 v = (float2)(sum[4 * j + 2 * side], sum[4 * j + 2 * side + 1]) * scale;
+                if (add) v += unpack2(to[4 * j]);
+                to[4 * j] = pack2(v.x, v.y);
+            }
+    }
+}
 
 #define KEYS 1
 #include "attention_wgmma_body.clh"
