@@ -117,11 +117,35 @@ static void open_them(void) {
     }
 }
 
+static bool is_cpu(int device) {
+    return clt_device_get_facts(tu.dev[device].dev)->type == CLT_DEVICE_CPU;
+}
+
+/* The CPU device whose rows get all cases: PoCL's, whose compiler is the fastest; otherwise the first one. */
+static int main_cpu(void) {
+    int first = -1;
+    for (int d = tu.devices - 1; d >= 0; d--)
+        if (is_cpu(d) && (first < 0 || !strstr(tu.dev[first].name, "Portable Computing Language"))) first = d;
+    return first;
+}
+
+/* Puts the CPU device whose rows get all cases before the others: tests of one device take the first one. */
+static void order_cpus(void) {
+    const int best = main_cpu();
+    if (best <= 0 || !is_cpu(0)) return;
+    const tu_dev first = tu.dev[0];
+    tu.dev[0] = tu.dev[best];
+    tu.dev[best] = first;
+}
+
 /* Without a device every test that asks for one fails, not only the first. */
 static void open_all(void) {
     const bool first = !tu.opened;
     tu.opened = true;
-    if (first) open_them();
+    if (first) {
+        open_them();
+        order_cpus();
+    }
     if (tu.devices == 0) fail_msg("no OpenCL device with exact arithmetic: this test needs one");
 }
 
@@ -161,20 +185,8 @@ static bool is_own(const clt_variant *v, int n, int i) {
     return any ? strstr(v[i].requires, "type=cpu") != NULL : i == 0;
 }
 
-static bool is_cpu(int device) {
-    return clt_device_get_facts(tu_device(device))->type == CLT_DEVICE_CPU;
-}
-
-/* The CPU device whose rows get all cases: PoCL's, whose compiler is the fastest; otherwise the first one. */
-static int main_cpu(void) {
-    int first = -1;
-    for (int d = tu_device_count() - 1; d >= 0; d--)
-        if (is_cpu(d) && (first < 0 || !strstr(tu_device_name(first), "Portable Computing Language")))
-            first = d;
-    return first;
-}
-
 bool tu_spare_cpu(int device) {
+    open_all();
     return is_cpu(device) && device != main_cpu() && !tu_complete();
 }
 
