@@ -5,8 +5,8 @@
  * A work-group owns 64 * WGS rows of a head: keys and their values, or queries and their gradients of the output. Its
  * consumer warpgroups have 64 of them each, and walk the blocks of 64 rows of the other kind, which a producer loads
  * through the copy engine with the blocks' scales and statistics: two products over the head, weights and ds in
- * registers, rounded per owned row, and their exact sums over the block, 64 columns of the head at a time. For dq the
- * sums of a block are in flight during the softmax of the next one; the registers do not hold as much for dk and dv.
+ * registers, rounded per owned row, and their exact sums over the block. For dq the sums of a block are in flight
+ * during the softmax of the next one; the registers do not hold as much for dk and dv.
  *
  * What lies beyond row T is 0 (numbers) or undefined (scales, statistics), and belongs to pairs that do not exist.
  *
@@ -314,7 +314,7 @@ INLINE own_rows rows_of(const bool kv, const work *t, const vectors *x, uint i, 
     BEGIN_CONSUMER(false)                                                                                     \
     float sum[WIDTH / 2];                                                                                     \
     const uint own_end = CAUSAL ? min(first_row / 64 + 1, t.end) : t.end;                                     \
-    uint i = t.first, at = STAGE_AT(0), before = 0;                                                           \
+    uint i = t.first, at = STAGE_AT(0);                                                                       \
     own.slope = SLOPE8(t.other);                                                                              \
     AWAIT_STAGE                                                                                               \
     PRODUCTS(at)                                                                                              \
@@ -323,8 +323,7 @@ INLINE own_rows rows_of(const bool kv, const work *t, const vectors *x, uint i, 
     SOFTEN_Q(at)                                                                                              \
     pack_rows(false, pg, g);                                                                                  \
     for (i++; i < own_end; i++) {                                                                             \
-        const uint at_before = at;                                                                            \
-        before = stage;                                                                                       \
+        const uint at_before = at, before = stage;                                                            \
         STEP(stage, parity);                                                                                  \
         at = STAGE_AT(stage);                                                                                 \
         AWAIT_STAGE                                                                                           \
