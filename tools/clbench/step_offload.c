@@ -31,15 +31,15 @@ clt_status step_offload_begin(const step_offload_options *o, clt_device *dev, co
                               step_offload *out) {
     enum { PIECE = 8 << 20, LINK = 256 << 20, DISK = 1 << 30 };
     static const double most_seconds = 3;
-    const uint64_t have = clt_host_memory() / 10 * 9;
+    const uint64_t have = clt_host_memory() / 10 * 9, pinned = clt_plan_pinned_bytes(&p->memory);
     char need[32], room[32];
     *out = (step_offload){0};
-    if (!o->where) return CLT_OK;
-    if (p->memory.host > have)
+    if (pinned > have)
         return clt_error(CLT_NO_MEMORY,
-                         "the offloaded state needs %s of host memory, %s are available: use a smaller "
-                         "--offload-ratio",
-                         clt_human_bytes((double)p->memory.host, need), clt_human_bytes((double)have, room));
+                         "the step puts %s into host memory, %s are available: use a smaller %s",
+                         clt_human_bytes((double)pinned, need), clt_human_bytes((double)have, room),
+                         o->activations ? "--microbatch" : "--offload-ratio");
+    if (!o->where) return CLT_OK;
     return o->folder ? clt_scratch_measure(o->folder, DISK, most_seconds, &out->disk)
                      : bench_link_measure(dev, PIECE, LINK, &out->link);
 }
