@@ -43,7 +43,7 @@ bool tu_brief(void);
 int tu_run_group(const char *name, const struct CMUnitTest *tests, size_t n);
 #define tu_run(tests, n) tu_run_group(__FILE__, tests, n)
 
-/* --- devices (opened at the first call) --- */
+/* --- devices (opened at the first call; of CPUs PoCL's comes first) --- */
 int tu_device_count(void);
 clt_device *tu_device(int i);
 clt_ops *tu_ops(int i); /* numerics exact; variants are checked before use, but not with --tiny */
