@@ -178,22 +178,28 @@ typedef struct {
     LOAD_GROUP(3, part) ADD_GROUP(d, 2)                                                                      \
     ADD_GROUP(d, 3)
 #endif
-#define ADDED(d)                                                                                             \
-    CLT_MMA_DONE_WITH("+f", d)
+/* sum = the products of a block for the 64 rows h. */
+#define BEGIN_PRODUCT(h, part)                                                                               \
+    CLT_MMA_S8(BLOCK, sum, ma + (part)*4 + (h) * (HALF_BYTES / 16), mb + (part)*4, zero)
+#define END_PRODUCT(h, part)                                                                                 \
+    CLT_MMA_S8_WAIT(sum);                                                                                    \
+    ADD_BLOCK(acc[h], h, part)                                                                               \
+    CLT_MMA_DONE_WITH("+f", acc[h])
 
-/* sum = the products of a block for 64 rows. meanwhile: what is done while they are computed. */
-#define PRODUCT(ma, mb, meanwhile)                                                                           \
-    CLT_MMA_S8(BLOCK, sum, ma, mb, zero);                                                                    \
-    meanwhile                                                                                                \
-    CLT_MMA_S8_WAIT(sum)
-
+/* During the last product of a buffer: waits for the next one, unless the chain ends, so that its first product
+ * follows at once. released: the barrier of the buffer that is finished. */
+#define AHEAD(part)                                                                                          \
+    const uint released = bars + EMPTY_AT + stage * 8;                                                       \
+    const bool last = (part) == PER_STEP - 1 || block + (part) + 1 == end;                                   \
+    if (last) {                                                                                              \
+        NEXT_STAGE;                                                                                          \
+        ma = first_a + stage * (STAGE_BYTES / 16);                                                           \
+        mb = first_b + stage * (STAGE_BYTES / 16);                                                           \
+        if (block + (part) + 1 < end) CLT_BAR_WAIT(bars + stage * 8, parity);                                \
+    }
 #define RELEASE                                                                                              \
-    if (lane == 0) CLT_BAR_ARRIVE(bars + EMPTY_AT + stage * 8)
+    if (lane == 0) CLT_BAR_ARRIVE(released)
 
-/* The block at place `part` of the buffer. */
-#define PLACES(part)                                                                                         \
-    const ulong ma = CLT_TILE_K(at + half_ * (HALVES * HALF_BYTES)) + (part)*4, mb = CLT_TILE_K(at + A_BYTES) + (part)*4; \
-    const bool last = (part) == PER_STEP - 1 || block + (part) + 1 == begin + p->group_blocks
 #if B_TILE
 #if BOXED
 /* During a tile's last product: looks up the next tile, and sends what is finished. */
@@ -211,33 +217,30 @@ typedef struct {
 /* The scales of the next block are loaded during the second product. */
 #define MULTIPLY(part)                                                                                       \
     {                                                                                                        \
-        PLACES(part);                                                                                        \
         float scale[2][2][PER_STEP];                                                                         \
-        PRODUCT(ma, mb, );                                                                \
+        BEGIN_PRODUCT(0, part);                                                                              \
         EACH(h, 2) EACH(r, 2) EACH(c, PER_STEP) scale[h][r][c] = next.row[h][r] * next.column[c];            \
-        ADD_BLOCK(acc[0], 0, part)                                                                           \
-        ADDED(acc[0]);                                                                                       \
-        PRODUCT(ma + HALF_BYTES / 16, mb, LOOK_AHEAD(part));                                              \
+        END_PRODUCT(0, part);                                                                                \
+        BEGIN_PRODUCT(1, part);                                                                              \
+        LOOK_AHEAD(part);                                                                                    \
+        AHEAD(part)                                                                                          \
+        CLT_MMA_S8_WAIT(sum);                                                                                \
         if (last) RELEASE;                                                                                   \
         ADD_BLOCK(acc[1], 1, part)                                                                           \
-        ADDED(acc[1]);                                                                                       \
+        CLT_MMA_DONE_WITH("+f", acc[1]);                                                                     \
     }
 #else
 #define MULTIPLY(part)                                                                                       \
     {                                                                                                        \
-        PLACES(part);                                                                                        \
-        {                                                                                                    \
-            BEFORE_BLOCK(0, part)                                                                            \
-            PRODUCT(ma, mb, );                                                                               \
-            ADD_BLOCK(acc[0], 0, part)                                                                       \
-            ADDED(acc[0]);                                                                                   \
-        }                                                                                                    \
         if (HALVES == 2) {                                                                                   \
-            BEFORE_BLOCK(1, part)                                                                            \
-            PRODUCT(ma + HALF_BYTES / 16, mb, );                                                          \
-            ADD_BLOCK(acc[HALVES - 1], 1, part)                                                              \
-            ADDED(acc[HALVES - 1]);                                                                          \
+            BEGIN_PRODUCT(0, part);                                                                          \
+            BEFORE_BLOCK(0, part)                                                                            \
+            END_PRODUCT(0, part);                                                                            \
         }                                                                                                    \
+        BEGIN_PRODUCT(HALVES - 1, part);                                                                     \
+        BEFORE_BLOCK(HALVES - 1, part)                                                                       \
+        AHEAD(part)                                                                                          \
+        END_PRODUCT(HALVES - 1, part);                                                                       \
         if (last) {                                                                                          \
             CLT_WARP_SYNC(); /* all of its items have read the scales */                                     \
             RELEASE;                                                                                         \
@@ -280,6 +283,7 @@ ROLE void multiply_tiles(const gemm8_plan *p, __local const clt_gemm_ep *epilogu
 {
     const uint warp = clt_ptx_first(id / 32 - 4), half_ = warp / 4, warp_row = half_ * (HALVES * 64) + warp % 4 * 16;
     __local char *const box = boxes + warp * (BOXES * BOX_BYTES);
+    const ulong first_a = CLT_TILE_K(ring_at + half_ * (HALVES * HALF_BYTES)), first_b = CLT_TILE_K(ring_at + A_BYTES);
     uint stage = 0, parity = 0;
     float acc[HALVES][64];
     BEGIN_SCALES
@@ -295,19 +299,19 @@ ROLE void multiply_tiles(const gemm8_plan *p, __local const clt_gemm_ep *epilogu
             }
             int sum[64]; /* of this chain only: they need no registers while results leave */
             EACH(i, 64) sum[i] = 0;
+            const uint end = begin + p->group_blocks;
+            ulong ma = first_a + stage * (STAGE_BYTES / 16), mb = first_b + stage * (STAGE_BYTES / 16);
+            CLT_BAR_WAIT(bars + stage * 8, parity);
             EACH_STEP(p, block)
             {
-                const uint at = ring_at + stage * STAGE_BYTES;
 #if !B_TILE
                 const uint rows_at = scales_at + stage * SCALE_BYTES + (warp_row + lane / 4) * 4;
                 const uint columns_at = scales_at + stage * SCALE_BYTES + ROW_SCALE_BYTES + lane % 4 * 8;
 #endif
-                CLT_BAR_WAIT(bars + stage * 8, parity);
                 MULTIPLY(0)
 #if PER_STEP == 2
-                if (block + 1 < begin + p->group_blocks) MULTIPLY(1)
+                if (block + 1 < end) MULTIPLY(1)
 #endif
-                NEXT_STAGE;
             }
             SEND_RESULTS
         }
