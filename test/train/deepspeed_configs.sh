@@ -33,8 +33,21 @@ one_cycle|1|beta1 grows up to 0.999|
 range_test|1|1 rank|
 zero2_bf16|2|2 ranks|
 lion_zero1|1|1 rank|
-profiler_csv|1|set cltrain.csv of the YAML to a file|
 TABLE
+
+sed "s|output/csv|$tmp/csv|" "$configs/profiler_csv.json" >"$tmp/profiler_csv.json"
+run 1 profiler_csv "$tmp/profiler_csv.json" "${json[@]}"
+[ $? = 75 ] && grep -qF "csv_monitor writes one table, $tmp/csv/tiny/metrics.csv" "$log" &&
+    python3 - "$tmp" >>"$log" 2>&1 <<'PY'
+import csv, json, sys
+tmp = sys.argv[1]
+steps = [r for r in map(json.loads, open(tmp + "/profiler_csv/metrics.jsonl")) if "loss" in r]
+table = list(csv.DictReader(open(tmp + "/csv/tiny/metrics.csv")))
+keys = ["batch", "sample", "loss", "lr"]
+assert len(steps) == 2 and steps[1]["sample"] == 16, steps
+assert [[float(r[k]) for k in keys] for r in table] == [[r[k] for k in keys] for r in steps], table
+PY
+report "csv_monitor: the table has the metrics of the run" $?
 
 run 1 one_bit_adam "$configs/one_bit_adam.json" "${json[@]}"
 [ $? = 78 ] && grep -qF 'one_bit_adam.json:3:' "$log" && grep -qF 'gradients are not compressed to one bit' "$log"

@@ -379,7 +379,9 @@ static void contradictions_name_both_places(void **state) {
                {"bf16-zero2-offload.json", "cltrain.offload=none",
                 "'zero_optimization.offload_optimizer.device'", "'cltrain.offload'"},
                {"bf16-zero2-offload.json", "fsdp_config.sharding_strategy=FULL_SHARD",
-                "'cltrain.zero_stage' contradicts", "'fsdp_config.sharding_strategy'"}};
+                "'cltrain.zero_stage' contradicts", "'fsdp_config.sharding_strategy'"},
+               {"activation-checkpointing.json", "cltrain.csv=x.csv", "'csv_monitor.output_path'",
+                "'cltrain.csv' (command line"}};
     static const struct {
         const char *file, *override;
     } same[] = {{"bf16-no-zero.json", "precision=amp_bf16"},
@@ -438,6 +440,33 @@ static void notices_name_keys(void **state) {
     assert_true(cu_has_notice(c, "deepspeed.prescale_gradients"));
     assert_true(c->loggers.tensorboard.on);
     assert_string_equal(c->loggers.tensorboard.log_dir, "tb/run");
+    assert_string_equal(c->loggers.csv, "csv/DeepSpeedJobName/metrics.csv");
+    clt_config_free(c);
+}
+
+/* A file with one section more than a batch and an optimizer. */
+static clt_status load_section(const char *section, const char *text, clt_config **out) {
+    json_t *file = json_pack("{si s{ss}}", "train_batch_size", 8, "optimizer", "type", "AdamW");
+    json_object_set_new(file, section, json_loads(text, JSON_DECODE_ANY, NULL));
+    return load_object(file, out);
+}
+
+static void monitors_are_checked(void **state) {
+    (void)state;
+    static const char *const bad[][3] = {
+        {"csv_monitor", "{\"enabled\": \"yes\"}", "'csv_monitor.enabled' must be true or false"},
+        {"csv_monitor", "{\"enabled\": true, \"output_path\": [1]}", "'csv_monitor.output_path' must be"},
+        {"csv_monitor", "{\"enabled\": true, \"folder\": \"x\"}", "'csv_monitor.folder'"}};
+    clt_config *c;
+    for (size_t i = 0; i < CLT_COUNT_OF(bad); i++) {
+        if (load_section(bad[i][0], bad[i][1], &c) != CLT_BAD_CONFIG) fail_msg("%s is accepted", bad[i][1]);
+        if (!strstr(clt_last_error(), bad[i][2])) fail_msg("%s: %s", bad[i][1], clt_last_error());
+    }
+    assert_int_equal(load_section("csv_monitor", "{\"enabled\": true, \"job_name\": \"a\"}", &c), CLT_OK);
+    assert_string_equal(c->loggers.csv, "a/metrics.csv");
+    clt_config_free(c);
+    assert_int_equal(load_section("csv_monitor", "{\"output_path\": \"a\"}", &c), CLT_OK);
+    assert_null(c->loggers.csv);
     clt_config_free(c);
 }
 
@@ -487,6 +516,7 @@ int main(void) {
                                        cmocka_unit_test(resumed_scales_change_rules),
                                        cmocka_unit_test(single_keys),
                                        cmocka_unit_test(notices_name_keys),
+                                       cmocka_unit_test(monitors_are_checked),
                                        cmocka_unit_test(liberties_of_hjson),
                                        cmocka_unit_test(documentation_lists_every_key)};
     return cmocka_run_group_tests(tests, NULL, NULL);

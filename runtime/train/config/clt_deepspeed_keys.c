@@ -34,7 +34,6 @@ REFUSED_SECTION(quantize, "training with quantized weights is not supported: pre
                           "the YAML compute in 8 bits");
 IDLE_SECTION(wandb, "write loggers.tensorboard or loggers.mlflow of the YAML, whose files wandb reads");
 IDLE_SECTION(comet, "write loggers.tensorboard or loggers.mlflow of the YAML, whose files Comet reads");
-IDLE_SECTION(csv, "set cltrain.csv of the YAML to a file");
 IDLE_SECTION(flops, PROFILE);
 IDLE_SECTION(comms, PROFILE);
 IDLE_SECTION(autotuning, "the memory plan chooses the microbatch, and cltrain tune measures kernels");
@@ -46,6 +45,14 @@ static const clt_key tensorboard_keys[] = {
     KEY(str, "job_name", "\"DeepSpeedJobName\"", "see output_path"),
 };
 static const clt_schema tensorboard_schema = CLT_SCHEMA(tensorboard_keys);
+
+static const clt_key csv_keys[] = {
+    KEY(bool, "enabled", "false",
+        "true: cltrain.csv, one table with a column for each metric instead of a file for each"),
+    KEY(str, "output_path", "\"\"", "cltrain.csv is OUTPUT_PATH/JOB_NAME/metrics.csv"),
+    KEY(str, "job_name", "\"DeepSpeedJobName\"", "see output_path"),
+};
+static const clt_schema csv_schema = CLT_SCHEMA(csv_keys);
 
 /* --- elasticity --- */
 

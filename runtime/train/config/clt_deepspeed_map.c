@@ -215,16 +215,18 @@ static clt_status map_sharding(clt_deepspeed *d) {
 
 /* --- metrics --- */
 
-static clt_status map_metrics(clt_deepspeed *d) {
-    static const char steps[] = "steps_per_print", board[] = "tensorboard.enabled",
-                      output[] = "tensorboard.output_path";
+static clt_status map_steps(clt_deepspeed *d) {
+    static const char steps[] = "steps_per_print";
     const double every = clt_deepspeed_number(d, steps, 0);
-    if (every >= 1) {
-        char *interval = clt_format("%lldba", (long long)every);
-        clt_status st = clt_deepspeed_put(d, steps, "console_log_interval", json_string(interval));
-        clt_free(interval);
-        CLT_TRY(st);
-    }
+    if (every < 1) return CLT_OK;
+    char *interval = clt_format("%lldba", (long long)every);
+    clt_status st = clt_deepspeed_put(d, steps, "console_log_interval", json_string(interval));
+    clt_free(interval);
+    return st;
+}
+
+static clt_status map_tensorboard(clt_deepspeed *d) {
+    static const char board[] = "tensorboard.enabled", output[] = "tensorboard.output_path";
     if (!clt_deepspeed_true(d, board)) return CLT_OK;
     const char *folder = clt_deepspeed_text(d, output, "");
     if (!*folder)
@@ -233,6 +235,25 @@ static clt_status map_metrics(clt_deepspeed *d) {
                    : clt_deepspeed_put(d, board, "loggers.tensorboard", json_object());
     char *path = clt_path_join(folder, clt_deepspeed_text(d, "tensorboard.job_name", "DeepSpeedJobName"));
     clt_status st = clt_deepspeed_put(d, output, "loggers.tensorboard.log_dir", json_string(path));
+    clt_free(path);
+    return st;
+}
+
+/* Without output_path the folder is in the current one, as in DeepSpeed, unless the YAML names the file. */
+static clt_status map_csv(clt_deepspeed *d) {
+    static const char on[] = "csv_monitor.enabled", output[] = "csv_monitor.output_path",
+                      to[] = "cltrain.csv";
+    if (!clt_deepspeed_true(d, on)) return CLT_OK;
+    const char *folder = clt_deepspeed_text(d, output, "");
+    if (!*folder && clt_config_given(d->c, to)) return CLT_OK;
+    char *job = clt_path_join(folder, clt_deepspeed_text(d, "csv_monitor.job_name", "DeepSpeedJobName")),
+         *path = clt_path_join(job, "metrics.csv");
+    clt_status st = clt_deepspeed_put(d, *folder ? output : on, to, json_string(path));
+    if (st == CLT_OK)
+        remark(d, clt_format("csv_monitor writes one table, %s, with a column for each metric; DeepSpeed "
+                             "writes a file for each",
+                             path));
+    clt_free(job);
     clt_free(path);
     return st;
 }
@@ -252,7 +273,9 @@ clt_status clt_deepspeed_map(clt_deepspeed *d) {
     CLT_TRY(map_clipping(d));
     CLT_TRY(map_sharding(d));
     CLT_TRY(map_activations(d));
-    CLT_TRY(map_metrics(d));
+    CLT_TRY(map_steps(d));
+    CLT_TRY(map_tensorboard(d));
+    CLT_TRY(map_csv(d));
     CLT_TRY(clt_deepspeed_map_optimizer(d));
     return clt_deepspeed_map_scheduler(d);
 }
