@@ -366,6 +366,7 @@ void clt_model_weights_changed(clt_model *m) {
 }
 
 clt_status clt_model_train(clt_model *m, const clt_model_pass *p) {
+    CLT_TRY(clt_model_turns(m, false));
     return m->family->train(m, p);
 }
 
@@ -421,6 +422,15 @@ clt_status clt_model_activation(clt_model *m, const char *name, float *out, size
     if (!m->family->activation)
         return clt_error(CLT_BAD_CONFIG, "activations of the family '%s' have no names", m->family->name);
     return m->family->activation(m, name, out, count);
+}
+
+void clt_model_set_turn(clt_model *m, clt_model_turn turn, void *ctx) {
+    m->turn = turn;
+    m->turn_ctx = ctx;
+}
+
+clt_status clt_model_turns(clt_model *m, bool backward) {
+    return m->turn ? m->turn(m->turn_ctx, backward) : CLT_OK;
 }
 
 void clt_model_set_watch(clt_model *m, clt_model_watch watch, void *ctx) {

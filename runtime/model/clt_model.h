@@ -325,6 +325,11 @@ void clt_model_set_watch(clt_model *m, clt_model_watch watch, void *ctx);
 typedef clt_status (*clt_model_ready)(void *ctx, int first, int end);
 void clt_model_set_ready(clt_model *m, clt_model_ready ready, void *ctx);
 
+/* Called in every training pass before operations of its forward (false) or backward pass (true) are queued;
+ * the head alternates where it goes by groups of rows. May wait: used to time both. */
+typedef clt_status (*clt_model_turn)(void *ctx, bool backward);
+void clt_model_set_turn(clt_model *m, clt_model_turn turn, void *ctx);
+
 /* --- weights and gradients that come and go --- */
 
 /* Hooks for callers that hold a part of the weights or gradients only while a pass uses it. A unit that is

@@ -95,6 +95,8 @@ struct clt_model {
     void *watch_ctx;
     clt_model_ready ready;
     void *ready_ctx;
+    clt_model_turn turn;
+    void *turn_ctx;
     clt_model_unit_hook need, done, grads_need;
     void *need_ctx, *done_ctx, *grads_need_ctx;
     uint64_t weights_version; /* how often clt_model_weights_changed was called */
@@ -113,6 +115,8 @@ extern const clt_refusal clt_model_refused[];
  * (printf). */
 clt_status clt_model_made(clt_model *m, clt_dtype type, clt_ref made, uint64_t count, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
+/* For training passes, which begin as forward ones: calls the turn hook, if one is set. */
+clt_status clt_model_turns(clt_model *m, bool backward);
 /* For passes: call the need hook before, and the done hook after, the operations that read weights of a
  * unit. Look tensors up (clt_slab_ref) between the two calls and keep no place for the next use. */
 clt_status clt_model_unit_need(clt_model *m, int unit);

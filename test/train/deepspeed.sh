@@ -19,6 +19,7 @@ config() {
   "gradient_accumulation_steps": 2,
   "$1": {"enabled": true},
   "gradient_clipping": $2,
+  "wall_clock_breakdown": true, "steps_per_print": 2, # changes no bit
   "zero_optimization": {"stage": 2, "overlap_comm": true, "reduce_bucket_size": 5e8},
   "optimizer": {"type": "AdamW", "params": {$params}},
   "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_max_lr": 0.004, "warmup_num_steps": 3, "total_num_steps": "auto"}},
@@ -58,6 +59,6 @@ run other "${empty[@]}" "deepspeed=$tmp/ds.json" || fail "another clipping"
 report "the file's clipping counts" $?
 
 run refused "${empty[@]}" --deepspeed "$tmp/ds.json" cltrain.zero_stage=3
-[ $? = 78 ] && grep -q "ds.json:7:34: key 'zero_optimization.stage' contradicts key 'cltrain.zero_stage'" "$tmp/refused.log"
+[ $? = 78 ] && grep -q "ds.json:8:34: key 'zero_optimization.stage' contradicts key 'cltrain.zero_stage'" "$tmp/refused.log"
 report "a contradiction is refused with both places" $?
 finish

@@ -31,7 +31,7 @@ bert_lamb|1|1 rank|
 cifar_adam|1|1 rank|
 one_cycle|1|beta1 grows up to 0.999|
 range_test|1|1 rank|
-zero2_bf16|2|2 ranks|
+zero2_bf16|2|on rank 0; it waited for the device after each phase|
 lion_zero1|1|1 rank|
 TABLE
 
@@ -48,6 +48,21 @@ assert len(steps) == 2 and steps[1]["sample"] == 16, steps
 assert [[float(r[k]) for k in keys] for r in table] == [[r[k] for k in keys] for r in steps], table
 PY
 report "csv_monitor: the table has the metrics of the run" $?
+python3 - "$tmp" >>"$log" 2>&1 <<'PY'
+import csv, re, sys
+tmp = sys.argv[1]
+lines = [line for line in open(tmp + "/profiler_csv.log") if "phases of step" in line]
+assert len(lines) == 1 and "phases of step 2: forward" in lines[0], lines
+*phases, total = map(float, re.findall(r"([0-9.]+) ms", lines[0]))
+assert len(phases) == 5 and min(phases[0], phases[1], phases[3]) > 0 and abs(sum(phases) - total) < 0.06, lines
+table = list(csv.DictReader(open(tmp + "/csv/tiny/metrics.csv")))
+assert abs(1e3 * float(table[1]["step_seconds"]) - total) < 0.01, (table, lines)
+PY
+report "wall_clock_breakdown: the phases are those of the step" $?
+sed 's/"wall_clock_breakdown": true/"wall_clock_breakdown": false/' "$tmp/profiler_csv.json" >"$tmp/quiet.json"
+run 1 quiet "$tmp/quiet.json" "${json[@]}"
+[ -n "$(hash quiet)" ] && [ "$(hash quiet)" = "$(hash profiler_csv)" ] && ! grep -q "phases of step" "$log"
+report "wall_clock_breakdown: the same bits without it" $?
 
 run 1 one_bit_adam "$configs/one_bit_adam.json" "${json[@]}"
 [ $? = 78 ] && grep -qF 'one_bit_adam.json:3:' "$log" && grep -qF 'gradients are not compressed to one bit' "$log"

@@ -381,7 +381,9 @@ static void contradictions_name_both_places(void **state) {
                {"bf16-zero2-offload.json", "fsdp_config.sharding_strategy=FULL_SHARD",
                 "'cltrain.zero_stage' contradicts", "'fsdp_config.sharding_strategy'"},
                {"activation-checkpointing.json", "cltrain.csv=x.csv", "'csv_monitor.output_path'",
-                "'cltrain.csv' (command line"}};
+                "'cltrain.csv' (command line"},
+               {"activation-checkpointing.json", "cltrain.phase_times=0", "'wall_clock_breakdown'",
+                "'cltrain.phase_times' (command line"}};
     static const struct {
         const char *file, *override;
     } same[] = {{"bf16-no-zero.json", "precision=amp_bf16"},
@@ -441,6 +443,7 @@ static void notices_name_keys(void **state) {
     assert_true(c->loggers.tensorboard.on);
     assert_string_equal(c->loggers.tensorboard.log_dir, "tb/run");
     assert_string_equal(c->loggers.csv, "csv/DeepSpeedJobName/metrics.csv");
+    assert_int_equal(c->phase_times, 10);
     clt_config_free(c);
 }
 
@@ -456,7 +459,9 @@ static void monitors_are_checked(void **state) {
     static const char *const bad[][3] = {
         {"csv_monitor", "{\"enabled\": \"yes\"}", "'csv_monitor.enabled' must be true or false"},
         {"csv_monitor", "{\"enabled\": true, \"output_path\": [1]}", "'csv_monitor.output_path' must be"},
-        {"csv_monitor", "{\"enabled\": true, \"folder\": \"x\"}", "'csv_monitor.folder'"}};
+        {"csv_monitor", "{\"enabled\": true, \"folder\": \"x\"}", "'csv_monitor.folder'"},
+        {"wall_clock_breakdown", "\"yes\"", "'wall_clock_breakdown' must be true or false"},
+        {"wall_clock_breakdown", "1", "'wall_clock_breakdown' must be true or false"}};
     clt_config *c;
     for (size_t i = 0; i < CLT_COUNT_OF(bad); i++) {
         if (load_section(bad[i][0], bad[i][1], &c) != CLT_BAD_CONFIG) fail_msg("%s is accepted", bad[i][1]);
@@ -467,6 +472,7 @@ static void monitors_are_checked(void **state) {
     clt_config_free(c);
     assert_int_equal(load_section("csv_monitor", "{\"output_path\": \"a\"}", &c), CLT_OK);
     assert_null(c->loggers.csv);
+    assert_int_equal(c->phase_times, 0);
     clt_config_free(c);
 }
 

@@ -488,6 +488,7 @@ static clt_status head_group(clt_mpt *m, const clt_model_pass *b, bool grad, clt
     const clt_mpt_config *c = &m->cfg;
     const int64_t C = c->d_model, V = c->vocab_size;
     const uint64_t at = (uint64_t)first;
+    if (grad) CLT_TRY(clt_model_turns(&m->base, false));
     clt_gemm_params g =
         clt_mpt_linear(m, rows, m->index.lm_head, -1, clt_ref_at(m->nf, at * (uint64_t)C), C, m->logits, V);
     CLT_TRY(clt_mpt_product(m, &g));
@@ -509,6 +510,7 @@ static clt_status head_group(clt_mpt *m, const clt_model_pass *b, bool grad, clt
     CLT_TRY(clt_model_made(&m->base, CLT_F32, clt_ref_at(m->token_loss, at), (uint64_t)rows, "loss"));
     if (!grad) return CLT_OK;
     CLT_TRY(clt_model_made(&m->base, m->type, m->logits, (uint64_t)(rows * V), "gradient of the loss"));
+    CLT_TRY(clt_model_turns(&m->base, true));
     return head_backward(m, b, first, rows);
 }
 

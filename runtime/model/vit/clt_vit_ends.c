@@ -303,6 +303,7 @@ static clt_status head(clt_mpt *m, const clt_model_pass *b, bool grad, clt_ref c
     CLT_TRY(clt_model_made(&m->base, CLT_F32, b->sample_loss, (uint64_t)B, "loss"));
     if (!grad) return CLT_OK;
     CLT_TRY(clt_model_made(&m->base, m->type, m->logits, (uint64_t)(B * K), "gradient of the loss"));
+    CLT_TRY(clt_model_turns(&m->base, true));
     return head_backward(m, b);
 }
 

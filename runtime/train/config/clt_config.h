@@ -267,6 +267,7 @@ struct clt_config {
     bool lanes_given; /* cltrain.exact_lanes is given; a checkpoint's lanes win in any case */
     clt_guard_config guards;
     clt_loss_scale_config loss_scale; /* of amp_fp16 */
+    int64_t phase_times;              /* batches between two steps whose phases are timed; 0: never */
     double stop_before;               /* minutes from the start or seconds since 1970; 0: no end */
     int *lanes_per_rank;              /* [n_lanes_per_rank] lanes of each rank; n 0: by measured speed */
     int n_lanes_per_rank;

@@ -176,6 +176,9 @@ static const clt_key own_keys[] = {
     KEY("prometheus", c.loggers.prometheus, "null",
         "file that is replaced every second with the newest metrics in Prometheus's text format",
         .nullable = true),
+    KEY("phase_times", c.phase_times, "0",
+        "batches between two steps whose times of forward pass, backward pass, exchange and update are "
+        "printed; such a step waits for the device after each phase, with the same bits; 0: never"),
     SECTION("resume_check", NULL, "whether a checkpoint's losses are reproduced at a resume", 0,
             check_schema),
     SECTION("loss_scale", NULL, "the loss scale of amp_fp16", 0, scale_schema),

@@ -239,6 +239,20 @@ static clt_status map_tensorboard(clt_deepspeed *d) {
     return st;
 }
 
+/* How often DeepSpeed prints is its default of steps_per_print in its documentation. */
+static clt_status map_breakdown(clt_deepspeed *d) {
+    static const char on[] = "wall_clock_breakdown", steps[] = "steps_per_print",
+                      to[] = "cltrain.phase_times";
+    enum { DEFAULT_STEPS = 10 };
+    const json_t *have = clt_config_value(d->c, to);
+    const double every = clt_deepspeed_number(d, steps, 0);
+    if (!clt_deepspeed_true(d, on)) return CLT_OK;
+    if (json_is_number(have) && json_number_value(have) == 0)
+        return clt_deepspeed_contradiction(d, on, to, "0 times no step; remove one of them");
+    if (every >= 1) return clt_deepspeed_put(d, steps, to, json_integer((json_int_t)every));
+    return have && !json_is_null(have) ? CLT_OK : clt_deepspeed_put(d, on, to, json_integer(DEFAULT_STEPS));
+}
+
 /* Without output_path the folder is in the current one, as in DeepSpeed, unless the YAML names the file. */
 static clt_status map_csv(clt_deepspeed *d) {
     static const char on[] = "csv_monitor.enabled", output[] = "csv_monitor.output_path",
@@ -276,6 +290,7 @@ clt_status clt_deepspeed_map(clt_deepspeed *d) {
     CLT_TRY(map_steps(d));
     CLT_TRY(map_tensorboard(d));
     CLT_TRY(map_csv(d));
+    CLT_TRY(map_breakdown(d));
     CLT_TRY(clt_deepspeed_map_optimizer(d));
     return clt_deepspeed_map_scheduler(d);
 }

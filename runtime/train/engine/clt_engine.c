@@ -62,6 +62,7 @@ static clt_status create_reduction(clt_engine *e, clt_status ready) {
     e->step.final = clt_calloc((size_t)e->table.n, sizeof *e->step.final);
     e->published = clt_calloc((size_t)e->shards.buckets, sizeof *e->published);
     clt_model_set_ready(e->model, clt_engine_ready, e);
+    clt_model_set_turn(e->model, clt_engine_turn, e);
     if (e->stage > 0) {
         clt_model_set_need(e->model, clt_engine_need, e);
         clt_model_set_done(e->model, clt_engine_done, e);

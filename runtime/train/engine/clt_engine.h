@@ -98,6 +98,22 @@ clt_status clt_engine_launch(clt_engine *e, const clt_engine_step_params *p, boo
 clt_status clt_engine_collect(clt_engine *e, clt_engine_result *out);
 clt_status clt_engine_step(clt_engine *e, const clt_engine_step_params *p, clt_engine_result *out);
 
+/* Phases of a step, as times on this rank. What ranks exchange while a pass runs counts as the pass. */
+typedef enum {
+    CLT_PHASE_FORWARD, /* with the loss */
+    CLT_PHASE_BACKWARD,
+    CLT_PHASE_EXCHANGE, /* of gradients after the passes, of weights after the update */
+    CLT_PHASE_UPDATE,   /* norm, clipping, optimizer */
+    CLT_PHASES
+} clt_engine_phase;
+typedef struct {
+    double seconds[CLT_PHASES];
+} clt_phase_times;
+/* Of the next step that is launched: *out, which must outlive the launch, is complete after it. The launch
+ * waits for the device after each phase and for what the weights exchange; no bit changes. No step may be
+ * queued, and all ranks must do the same. */
+void clt_engine_time_phases(clt_engine *e, clt_phase_times *out);
+
 /* Called with loss and gradient norm of a step before its update; false discards the step. Every rank must
  * return the same. Not called for steps that change nothing anyway. With a judge, clt_engine_launch waits for
  * the step, and only one step may be queued. */

@@ -69,6 +69,13 @@ typedef struct {
     clt_buffer *ratio;   /* [tensors] */
 } clt_engine_lamb;
 
+/* Of the step that is being queued, if its phases are timed. */
+typedef struct {
+    clt_phase_times *out;   /* NULL: they are not */
+    clt_engine_phase phase; /* CLT_PHASES: none yet */
+    double start;           /* of the phase, by clt_now */
+} clt_engine_timed;
+
 struct clt_engine {
     const clt_config *cfg;
     clt_group *group;
@@ -132,6 +139,7 @@ struct clt_engine {
     clt_fp8_scaling fp8;                      /* empty without amp_fp8 */
     clt_engine_pending pending[MOST_PENDING]; /* oldest first */
     int n_pending;
+    clt_engine_timed timed;
     clt_engine_judge judge;
     void *judge_ctx;
     clt_engine_result judged; /* result given to the judge, until it is collected */
@@ -154,6 +162,12 @@ clt_status clt_engine_lamb_ratios(clt_engine *e);
  * are known. The second is collective. */
 clt_status clt_engine_fp8_create(clt_engine *e);
 clt_status clt_engine_fp8_follow(clt_engine *e);
+
+/* If the phases of this step are timed (clt_engine_phases.c): waits, and counts what follows as `phase`. turn
+ * is the model's hook (ctx: the engine); leave ends the step, with what its weights exchange. */
+clt_status clt_engine_enter(clt_engine *e, clt_engine_phase phase);
+clt_status clt_engine_turn(void *engine, bool backward);
+clt_status clt_engine_leave_phases(clt_engine *e);
 
 /* A pass over samples [at, at + n) of this rank's part of a global batch, as the microbatch *mb. */
 clt_model_pass clt_engine_pass(clt_engine *e, const clt_batch *b, int64_t at, int64_t n, clt_batch *mb);

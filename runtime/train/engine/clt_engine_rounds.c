@@ -54,6 +54,7 @@ clt_status clt_engine_run_rounds(clt_engine *e, const clt_batch *b, int64_t step
         CLT_TRY(run_round(e, b, step, i));
     }
     e->step.total = e->level[0];
+    CLT_TRY(clt_engine_enter(e, CLT_PHASE_EXCHANGE));
     return clt_exchange_join(e->reduce, e->step.reduced);
 }
 

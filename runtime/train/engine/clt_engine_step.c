@@ -187,6 +187,7 @@ static clt_status agree_to_begin(clt_engine *e) {
  * stop. */
 static clt_status sum_gradients(clt_engine *e, const clt_engine_step_params *p) {
     clt_group_note(e->group, p->step, "forward and backward");
+    CLT_TRY(clt_engine_enter(e, CLT_PHASE_FORWARD));
     CLT_TRY(clt_engine_open_step(e, p));
     if (e->sharded_gradients) return clt_engine_run_rounds(e, p->batch, p->step);
     if (e->sharded_weights) CLT_TRY(agree_to_begin(e));
@@ -195,22 +196,31 @@ static clt_status sum_gradients(clt_engine *e, const clt_engine_step_params *p) 
     clt_ops_let_stop(e->ops, false);
     if (st == CLT_OK) st = clt_engine_go_along_lanes(e, p->batch->global_samples);
     clt_group_note(e->group, p->step, "gradient reduction");
+    if (st == CLT_OK) st = clt_engine_enter(e, CLT_PHASE_EXCHANGE);
     return clt_engine_reduce(e, st);
+}
+
+static clt_status launch(clt_engine *e, const clt_engine_step_params *p, bool *given_up) {
+    const clt_status st = sum_gradients(e, p);
+    *given_up = st == CLT_STOPPED;
+    if (*given_up) return CLT_OK;
+    CLT_TRY(st);
+    clt_group_note(e->group, p->step, "optimizer");
+    CLT_TRY(clt_engine_enter(e, CLT_PHASE_UPDATE));
+    CLT_TRY(clt_engine_judge_gradient(e, e->step.total));
+    if (e->judge) return judged(e, p, e->step.total);
+    CLT_TRY(clt_engine_update(e, e->step.total, p));
+    return ask(e, p->batch);
 }
 
 clt_status clt_engine_launch(clt_engine *e, const clt_engine_step_params *p, bool *given_up) {
     if (e->n_pending == MOST_PENDING || e->has_judged)
         return clt_error(CLT_FAIL, "step %lld: too many steps are queued already; this is a bug",
                          (long long)p->step);
-    const clt_status st = sum_gradients(e, p);
-    *given_up = st == CLT_STOPPED;
-    if (*given_up) return CLT_OK;
-    CLT_TRY(st);
-    clt_group_note(e->group, p->step, "optimizer");
-    CLT_TRY(clt_engine_judge_gradient(e, e->step.total));
-    if (e->judge) return judged(e, p, e->step.total);
-    CLT_TRY(clt_engine_update(e, e->step.total, p));
-    return ask(e, p->batch);
+    clt_status st = launch(e, p, given_up);
+    if (st == CLT_OK && !*given_up) st = clt_engine_leave_phases(e);
+    e->timed.out = NULL;
+    return st;
 }
 
 clt_status clt_engine_collect(clt_engine *e, clt_engine_result *out) {

@@ -149,6 +149,12 @@ typedef struct {
     clt_trace *trace;
 } clt_run_tracing;
 
+/* cltrain.phase_times. */
+typedef struct {
+    bool on; /* the step that is being queued is timed */
+    clt_phase_times times;
+} clt_run_phases;
+
 /* State of a run's guards. The windows and the counts of consecutive bad steps and roll-backs are part of a
  * checkpoint, because they decide about updates: a resumed run skips the same steps as an uninterrupted
  * one. */
@@ -207,6 +213,7 @@ struct clt_run {
     clt_run_time stop;
     clt_run_effective effective;
     clt_run_tracing tracing;
+    clt_run_phases phases;
     clt_run_guards guards;
     clt_run_early early;
 };
@@ -275,6 +282,13 @@ clt_status clt_run_trace_end(clt_run *r);
  * status of writing the trace. */
 clt_status clt_run_tracing_end(clt_run *r, clt_status st);
 void clt_run_print_profile(clt_run *r);
+
+/* --- clt_run_phases.c: cltrain.phase_times --- */
+
+/* Before step s is queued: begins to time it, if it is due. After it is queued, with r->phases.on: waits for
+ * it and prints the times on rank 0. Collective. */
+clt_status clt_run_phases_begin(clt_run *r, int64_t s);
+clt_status clt_run_phases_end(clt_run *r, int64_t s);
 
 /* --- clt_run_check.c: compares a resumed run with the writer of its checkpoint --- */
 
