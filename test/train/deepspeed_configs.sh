@@ -35,7 +35,7 @@ zero2_bf16|2|on rank 0; it waited for the device after each phase|
 lion_zero1|1|1 rank|
 TABLE
 
-sed "s|output/csv|$tmp/csv|" "$configs/profiler_csv.json" >"$tmp/profiler_csv.json"
+sed "s|output/|$tmp/|" "$configs/profiler_csv.json" >"$tmp/profiler_csv.json"
 run 1 profiler_csv "$tmp/profiler_csv.json" "${json[@]}"
 [ $? = 75 ] && grep -qF "csv_monitor writes one table, $tmp/csv/tiny/metrics.csv" "$log" &&
     python3 - "$tmp" >>"$log" 2>&1 <<'PY'
@@ -51,18 +51,36 @@ report "csv_monitor: the table has the metrics of the run" $?
 python3 - "$tmp" >>"$log" 2>&1 <<'PY'
 import csv, re, sys
 tmp = sys.argv[1]
-lines = [line for line in open(tmp + "/profiler_csv.log") if "phases of step" in line]
-assert len(lines) == 1 and "phases of step 2: forward" in lines[0], lines
+lines = [line for line in open(tmp + "/profiler_csv.log") if "phases of batch" in line]
+assert len(lines) == 1 and "phases of batch 2: forward" in lines[0], lines
 *phases, total = map(float, re.findall(r"([0-9.]+) ms", lines[0]))
 assert len(phases) == 5 and min(phases[0], phases[1], phases[3]) > 0 and abs(sum(phases) - total) < 0.06, lines
 table = list(csv.DictReader(open(tmp + "/csv/tiny/metrics.csv")))
 assert abs(1e3 * float(table[1]["step_seconds"]) - total) < 0.01, (table, lines)
 PY
 report "wall_clock_breakdown: the phases are those of the step" $?
-sed 's/"wall_clock_breakdown": true/"wall_clock_breakdown": false/' "$tmp/profiler_csv.json" >"$tmp/quiet.json"
+"$cltrain" plan "${base[@]}" --deepspeed "$tmp/profiler_csv.json" "${json[@]}" --json >"$tmp/plan.json" 2>>"$log" &&
+    python3 - "$tmp" >>"$log" 2>&1 <<'PY'
+import csv, json, re, sys
+tmp = sys.argv[1]
+text = open(tmp + "/flops/profile.txt").read()
+number = lambda row, unit: float(re.search(rf"^  {row} .*?([0-9.e+-]+) {unit}", text, re.M).group(1))
+close = lambda a, b: abs(a - b) <= 1e-3 * abs(b)
+table = list(csv.DictReader(open(tmp + "/csv/tiny/metrics.csv")))
+each = json.load(open(tmp + "/plan.json"))["flops_per_token"]
+total = each * (int(table[1]["token"]) - int(table[0]["token"]))
+assert text.startswith("flops profile of batch 2:\n") and "samples     8, 1 rank," in text, text
+assert close(number("operations", "FLOP,"), total), (text, total)
+assert close(number("forward", "FLOP,"), total / 3) and close(number("backward", "FLOP,"), total * 2 / 3), text
+assert close(number("step", "FLOP/s"), float(table[1]["flops_per_sec"])), (text, table)
+assert close(number("backward", "FLOP/s"), total * 2e3 / 3 / number("backward", "ms")) or number("backward", "ms") < 10, text
+PY
+report "flops_profiler: operations are the plan's, rates those of the step" $? || cat "$tmp/flops/profile.txt"
+sed 's/"wall_clock_breakdown": true/"wall_clock_breakdown": false/; s/"enabled": true, "profile_step"/"enabled": false, "profile_step"/' \
+    "$tmp/profiler_csv.json" >"$tmp/quiet.json"
 run 1 quiet "$tmp/quiet.json" "${json[@]}"
-[ -n "$(hash quiet)" ] && [ "$(hash quiet)" = "$(hash profiler_csv)" ] && ! grep -q "phases of step" "$log"
-report "wall_clock_breakdown: the same bits without it" $?
+[ -n "$(hash quiet)" ] && [ "$(hash quiet)" = "$(hash profiler_csv)" ] && ! grep -q "phases of batch" "$log"
+report "the same bits without profiles" $?
 
 run 1 one_bit_adam "$configs/one_bit_adam.json" "${json[@]}"
 [ $? = 78 ] && grep -qF 'one_bit_adam.json:3:' "$log" && grep -qF 'gradients are not compressed to one bit' "$log"

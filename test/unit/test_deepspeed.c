@@ -383,7 +383,9 @@ static void contradictions_name_both_places(void **state) {
                {"activation-checkpointing.json", "cltrain.csv=x.csv", "'csv_monitor.output_path'",
                 "'cltrain.csv' (command line"},
                {"activation-checkpointing.json", "cltrain.phase_times=0", "'wall_clock_breakdown'",
-                "'cltrain.phase_times' (command line"}};
+                "'cltrain.phase_times' (command line"},
+               {"activation-checkpointing.json", "cltrain.flops_profile.batch=3",
+                "'flops_profiler.profile_step'", "'cltrain.flops_profile.batch' (command line"}};
     static const struct {
         const char *file, *override;
     } same[] = {{"bf16-no-zero.json", "precision=amp_bf16"},
@@ -444,6 +446,8 @@ static void notices_name_keys(void **state) {
     assert_string_equal(c->loggers.tensorboard.log_dir, "tb/run");
     assert_string_equal(c->loggers.csv, "csv/DeepSpeedJobName/metrics.csv");
     assert_int_equal(c->phase_times, 10);
+    assert_int_equal(c->flops_profile.batch, 4); /* profile_step 3 counts from 0 */
+    assert_null(c->flops_profile.file);
     clt_config_free(c);
 }
 
@@ -461,6 +465,10 @@ static void monitors_are_checked(void **state) {
         {"csv_monitor", "{\"enabled\": true, \"output_path\": [1]}", "'csv_monitor.output_path' must be"},
         {"csv_monitor", "{\"enabled\": true, \"folder\": \"x\"}", "'csv_monitor.folder'"},
         {"wall_clock_breakdown", "\"yes\"", "'wall_clock_breakdown' must be true or false"},
+        {"flops_profiler", "{\"enabled\": 1}", "'flops_profiler.enabled' must be true or false"},
+        {"flops_profiler", "{\"enabled\": true, \"profile_step\": \"1\"}",
+         "'flops_profiler.profile_step' must be"},
+        {"flops_profiler", "{\"enabled\": true, \"profile_step\": -1}", "is -1: it must be at least 0"},
         {"wall_clock_breakdown", "1", "'wall_clock_breakdown' must be true or false"}};
     clt_config *c;
     for (size_t i = 0; i < CLT_COUNT_OF(bad); i++) {
@@ -473,6 +481,18 @@ static void monitors_are_checked(void **state) {
     assert_int_equal(load_section("csv_monitor", "{\"output_path\": \"a\"}", &c), CLT_OK);
     assert_null(c->loggers.csv);
     assert_int_equal(c->phase_times, 0);
+    clt_config_free(c);
+    assert_int_equal(load_section("flops_profiler", "{\"enabled\": false, \"detailed\": true}", &c), CLT_OK);
+    assert_int_equal(c->flops_profile.batch, 0);
+    assert_false(cu_has_notice(c, "deepspeed.flops_profiler.detailed"));
+    clt_config_free(c);
+    static const char on[] =
+        "{\"enabled\": true, \"detailed\": true, \"output_file\": \"f/x\", \"depth\": 1}";
+    assert_int_equal(load_section("flops_profiler", on, &c), CLT_OK);
+    assert_int_equal(c->flops_profile.batch, 2);
+    assert_string_equal(c->flops_profile.file, "f/x");
+    assert_true(cu_has_notice(c, "deepspeed.flops_profiler.detailed"));
+    assert_true(cu_has_notice(c, "deepspeed.flops_profiler.depth"));
     clt_config_free(c);
 }
 

@@ -201,6 +201,11 @@ typedef struct {
     bool consecutive_hysteresis;
 } clt_loss_scale_config;
 
+typedef struct {      /* cltrain.flops_profile */
+    int64_t batch;    /* that is profiled, from 1; 0: none */
+    const char *file; /* NULL: the console */
+} clt_flops_config;
+
 typedef struct clt_config clt_config;
 struct clt_config {
     /* the run */
@@ -268,8 +273,9 @@ struct clt_config {
     clt_guard_config guards;
     clt_loss_scale_config loss_scale; /* of amp_fp16 */
     int64_t phase_times;              /* batches between two steps whose phases are timed; 0: never */
-    double stop_before;               /* minutes from the start or seconds since 1970; 0: no end */
-    int *lanes_per_rank;              /* [n_lanes_per_rank] lanes of each rank; n 0: by measured speed */
+    clt_flops_config flops_profile;
+    double stop_before;  /* minutes from the start or seconds since 1970; 0: no end */
+    int *lanes_per_rank; /* [n_lanes_per_rank] lanes of each rank; n 0: by measured speed */
     int n_lanes_per_rank;
     int64_t check_batches; /* cltrain.resume_check.batches; -1: one in numerics fast */
     double check_limit;    /* NaN: by precision */

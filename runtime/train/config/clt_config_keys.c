@@ -106,6 +106,14 @@ static const clt_key check_keys[] = {
 };
 static const clt_schema check_schema = CLT_SCHEMA(check_keys);
 
+static const clt_key flops_keys[] = {
+    KEY("batch", c.flops_profile.batch, "0",
+        "batch, counted from 1, whose floating-point operations, phases and rates are printed; it is timed "
+        "as with phase_times; 0: none"),
+    KEY("file", c.flops_profile.file, "null", "file that they are written to instead", .nullable = true),
+};
+static const clt_schema flops_schema = CLT_SCHEMA(flops_keys);
+
 static const clt_key own_keys[] = {
     KEY_OF(strings, "device", c.devices, "null",
            "part of a device's name, or a list with one part for each node-local rank", .nullable = true),
@@ -179,6 +187,7 @@ static const clt_key own_keys[] = {
     KEY("phase_times", c.phase_times, "0",
         "batches between two steps whose times of forward pass, backward pass, exchange and update are "
         "printed; such a step waits for the device after each phase, with the same bits; 0: never"),
+    SECTION("flops_profile", NULL, "operations and rates of one step", 0, flops_schema),
     SECTION("resume_check", NULL, "whether a checkpoint's losses are reproduced at a resume", 0,
             check_schema),
     SECTION("loss_scale", NULL, "the loss scale of amp_fp16", 0, scale_schema),

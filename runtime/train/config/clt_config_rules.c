@@ -78,6 +78,7 @@ static clt_status check_counts(clt_schema_reader *r, const clt_config *c) {
                   {"cltrain.guards.spike_window", c->guards.spike_window, 3, CLT_SPIKE_MAX},
                   {"cltrain.guards.replica_hash_interval", c->guards.replica_hash_interval, 0, INT64_MAX},
                   {"cltrain.phase_times", c->phase_times, 0, INT64_MAX},
+                  {"cltrain.flops_profile.batch", c->flops_profile.batch, 0, INT64_MAX},
                   {"cltrain.resume_check.batches", c->check_batches, -1, 8},
                   {"seed", c->seed, 0, INT64_MAX}};
     for (size_t i = 0; i < CLT_COUNT_OF(counts); i++) {

@@ -126,18 +126,21 @@ static char *key_place_of(void *ctx, const char *path) {
 
 /* Where DeepSpeed skips keys that it does not know. */
 static const char *harmless(void *ctx, const char *path) {
-    static const char *const open[] = {"activation_checkpointing.",
-                                       "aio.",
-                                       "optimizer.",
-                                       "scheduler.",
-                                       "checkpoint.",
-                                       "data_types.",
-                                       "elasticity."};
+    static const char *const open[] = {
+        "activation_checkpointing.", "aio.",       "optimizer.", "scheduler.", "checkpoint.", "data_types.",
+        "flops_profiler.",           "elasticity."};
     bool found = !strchr(path, '.');
     (void)ctx;
     for (size_t i = 0; i < CLT_COUNT_OF(open) && !found; i++)
         found = !strncmp(path, open[i], strlen(open[i])) && !strchr(path + strlen(open[i]), '.');
     return found ? "DeepSpeed does not know it and skips it, too" : NULL;
+}
+
+/* A section that is off asks for nothing. */
+static bool satisfied(void *ctx, const char *path, const json_t *v) {
+    static const char flops[] = "flops_profiler.";
+    (void)v;
+    return !strncmp(path, flops, strlen(flops)) && !clt_deepspeed_true(ctx, "flops_profiler.enabled");
 }
 
 static void drop_autos(json_t *object) {
@@ -235,6 +238,7 @@ clt_status clt_deepspeed_apply(clt_config *c, int ranks) {
                               .place = place_of,
                               .key_place = key_place_of,
                               .harmless = harmless,
+                              .satisfied = satisfied,
                               .ctx = &d,
                               .status = CLT_BAD_CONFIG,
                               .strings = &strings,

@@ -34,7 +34,6 @@ REFUSED_SECTION(quantize, "training with quantized weights is not supported: pre
                           "the YAML compute in 8 bits");
 IDLE_SECTION(wandb, "write loggers.tensorboard or loggers.mlflow of the YAML, whose files wandb reads");
 IDLE_SECTION(comet, "write loggers.tensorboard or loggers.mlflow of the YAML, whose files Comet reads");
-IDLE_SECTION(flops, PROFILE);
 IDLE_SECTION(comms, PROFILE);
 IDLE_SECTION(autotuning, "the memory plan chooses the microbatch, and cltrain tune measures kernels");
 IDLE_SECTION(nebula, "checkpoints are written while training continues, without a service");
@@ -53,6 +52,18 @@ static const clt_key csv_keys[] = {
     KEY(str, "job_name", "\"DeepSpeedJobName\"", "see output_path"),
 };
 static const clt_schema csv_schema = CLT_SCHEMA(csv_keys);
+
+#define MODULES "operations are counted for the whole model; train --profile prints the time of each kernel"
+static const clt_key flops_keys[] = {
+    KEY(bool, "enabled", "false", "true: cltrain.flops_profile"),
+    KEY(int, "profile_step", "1", "cltrain.flops_profile.batch is this plus 1: DeepSpeed counts from 0"),
+    KEY(str, "output_file", "null", "cltrain.flops_profile.file"),
+    IGNORED(int, "module_depth", "-1", NULL, MODULES),
+    IGNORED(int, "top_modules", "1", NULL, MODULES),
+    IGNORED(bool, "detailed", "true", "false", MODULES),
+    IGNORED(float, "recompute_fwd_factor", "0.0", "0", "recomputation is not counted"),
+};
+static const clt_schema flops_schema = CLT_SCHEMA(flops_keys);
 
 /* --- elasticity --- */
 
@@ -451,7 +462,7 @@ static const clt_key top_keys[] = {
     IGNORED(bool, "memory_breakdown", "false", "false", "cltrain plan prints the memory of a step"),
     IGNORED(bool, "dump_state", "false", "false", "use cltrain train --print-config"),
     IGNORED(map, "timers", "null", NULL, PROFILE),
-    SECTION("flops_profiler", "times", flops_schema),
+    SECTION("flops_profiler", "operations and times of a step", flops_schema),
     SECTION("comms_logger", "times", comms_schema),
     SECTION("activation_checkpointing", "stored activations", activation_schema),
     SECTION("checkpoint", "checkpoints", checkpoint_schema),

@@ -248,9 +248,25 @@ static clt_status map_breakdown(clt_deepspeed *d) {
     const double every = clt_deepspeed_number(d, steps, 0);
     if (!clt_deepspeed_true(d, on)) return CLT_OK;
     if (json_is_number(have) && json_number_value(have) == 0)
-        return clt_deepspeed_contradiction(d, on, to, "0 times no step; remove one of them");
+        return clt_deepspeed_contradiction(d, on, to, "0 times no batch; remove one of them");
     if (every >= 1) return clt_deepspeed_put(d, steps, to, json_integer((json_int_t)every));
     return have && !json_is_null(have) ? CLT_OK : clt_deepspeed_put(d, on, to, json_integer(DEFAULT_STEPS));
+}
+
+static clt_status map_flops(clt_deepspeed *d) {
+    static const char on[] = "flops_profiler.enabled", step[] = "flops_profiler.profile_step",
+                      file[] = "flops_profiler.output_file", to[] = "cltrain.flops_profile.batch";
+    const json_t *have = clt_config_value(d->c, to);
+    const double at = clt_deepspeed_number(d, step, 1);
+    const char *path = clt_deepspeed_text(d, file, "");
+    if (!clt_deepspeed_true(d, on)) return CLT_OK;
+    if (at < 0) return clt_schema_fail(&d->r, step, "is %.0f: it must be at least 0", at);
+    if (*path) CLT_TRY(clt_deepspeed_put(d, file, "cltrain.flops_profile.file", json_string(path)));
+    if (json_is_number(have) && json_number_value(have) == 0)
+        return clt_deepspeed_contradiction(d, on, to, "0 profiles no batch; remove one of them");
+    if (clt_deepspeed_get(d, step)) return clt_deepspeed_put(d, step, to, json_integer((json_int_t)at + 1));
+    return have && !json_is_null(have) ? CLT_OK
+                                       : clt_deepspeed_put(d, on, to, json_integer((json_int_t)at + 1));
 }
 
 /* Without output_path the folder is in the current one, as in DeepSpeed, unless the YAML names the file. */
@@ -291,6 +307,7 @@ clt_status clt_deepspeed_map(clt_deepspeed *d) {
     CLT_TRY(map_tensorboard(d));
     CLT_TRY(map_csv(d));
     CLT_TRY(map_breakdown(d));
+    CLT_TRY(map_flops(d));
     CLT_TRY(clt_deepspeed_map_optimizer(d));
     return clt_deepspeed_map_scheduler(d);
 }

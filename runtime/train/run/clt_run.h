@@ -149,7 +149,7 @@ typedef struct {
     clt_trace *trace;
 } clt_run_tracing;
 
-/* cltrain.phase_times. */
+/* cltrain.phase_times and cltrain.flops_profile. */
 typedef struct {
     bool on; /* the step that is being queued is timed */
     clt_phase_times times;
@@ -283,12 +283,13 @@ clt_status clt_run_trace_end(clt_run *r);
 clt_status clt_run_tracing_end(clt_run *r, clt_status st);
 void clt_run_print_profile(clt_run *r);
 
-/* --- clt_run_phases.c: cltrain.phase_times --- */
+/* --- clt_run_phases.c: cltrain.phase_times and cltrain.flops_profile --- */
 
-/* Before step s is queued: begins to time it, if it is due. After it is queued, with r->phases.on: waits for
- * it and prints the times on rank 0. Collective. */
-clt_status clt_run_phases_begin(clt_run *r, int64_t s);
-clt_status clt_run_phases_end(clt_run *r, int64_t s);
+/* Before the step of number `batch` is queued: begins to time it, if it is due. After it is queued, with
+ * r->phases.on: waits for it and prints the times on rank 0. own: this rank's samples; tokens: of the global
+ * batch. Collective. */
+clt_status clt_run_phases_begin(clt_run *r, int64_t batch);
+clt_status clt_run_phases_end(clt_run *r, int64_t batch, const clt_batch *own, int64_t tokens);
 
 /* --- clt_run_check.c: compares a resumed run with the writer of its checkpoint --- */
 

@@ -196,7 +196,7 @@ static clt_status queue_step(clt_run *r, const clt_batch *b, int64_t tokens) {
                                                 batch <= r->guards.inject.nan_last};
     bool given_up, recording;
     CLT_TRY(clt_run_trace_begin(r, s));
-    CLT_TRY(clt_run_phases_begin(r, s));
+    CLT_TRY(clt_run_phases_begin(r, batch));
     double start = clt_now();
     if (r->queue.n == 0) r->queue.mark = start;
     CLT_TRY(clt_run_record_begin(r, s, &recording));
@@ -220,7 +220,7 @@ static clt_status queue_step(clt_run *r, const clt_batch *b, int64_t tokens) {
     q->after = r->progress.now;
     r->progress.optimizer_step = s;
     r->queue.n++;
-    if (r->phases.on) CLT_TRY(clt_run_phases_end(r, s));
+    if (r->phases.on) CLT_TRY(clt_run_phases_end(r, batch, b, tokens));
     if (r->tracing.on && s >= r->tracing.last) return clt_run_trace_end(r);
     return !r->queue.ahead ? clt_run_collect_all(r) : r->queue.n == CLT_RUN_AHEAD ? collect(r) : CLT_OK;
 }
