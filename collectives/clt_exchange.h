@@ -198,6 +198,8 @@ clt_status clt_exchange_find_host(clt_reduce_plan *p);
 /* Sets op->by_host; bytes: that all ranks hand out in it, at most. After it op's memory is known to the host.
  */
 clt_status clt_exchange_choose_host(clt_reduce_plan *p, clt_op *op, clt_slab *const *sum, uint64_t bytes);
+/* Where byte `offset` of a buffer is for the host; of an operation that it moves. */
+clt_status clt_exchange_host_bytes(clt_buffer *b, uint64_t offset, char **out);
 /* A copy of bytes, dst += src, and dst = +0: by the host while p->by_host is set, otherwise queued. */
 clt_status clt_exchange_copy(const clt_reduce_plan *p, clt_buffer *dst, uint64_t dst_offset, clt_buffer *src,
                              uint64_t src_offset, uint64_t bytes);

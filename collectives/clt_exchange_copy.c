@@ -1,4 +1,6 @@
 /* Copies between the device and slots. */
+#include <string.h>
+
 #include "collectives/clt_exchange.h"
 
 static uint64_t slot_of(int64_t op) {
@@ -24,14 +26,25 @@ bool clt_exchange_shares(const clt_reduce_plan *p, int r) {
 static clt_status to_window(clt_reduce_plan *p, uint64_t offset, clt_buffer *src, uint64_t first,
                             uint64_t bytes) {
     const int me = p->group->rank;
-    if (clt_exchange_shares(p, me)) return clt_exchange_copy(p, p->window[me], offset, src, first, bytes);
-    return clt_buffer_send(src, first, (char *)p->host[me] + offset, bytes);
+    char *from, *to = (char *)p->host[me] + offset;
+    if (!p->by_host && clt_exchange_shares(p, me))
+        return clt_buffer_copy(p->window[me], offset, src, first, bytes);
+    if (!p->by_host) return clt_buffer_send(src, first, to, bytes);
+    CLT_TRY(clt_exchange_host_bytes(src, first, &from));
+    memcpy(to, from, bytes);
+    return CLT_OK;
 }
 
 static clt_status from_window(clt_reduce_plan *p, int r, uint64_t offset, clt_buffer *dst, uint64_t first,
                               uint64_t bytes) {
-    if (clt_exchange_shares(p, r)) return clt_exchange_copy(p, dst, first, p->window[r], offset, bytes);
-    return clt_buffer_fetch(dst, first, (const char *)p->host[r] + offset, bytes);
+    const char *from = (const char *)p->host[r] + offset;
+    char *to;
+    if (!p->by_host && clt_exchange_shares(p, r))
+        return clt_buffer_copy(dst, first, p->window[r], offset, bytes);
+    if (!p->by_host) return clt_buffer_fetch(dst, first, from, bytes);
+    CLT_TRY(clt_exchange_host_bytes(dst, first, &to));
+    memcpy(to, from, bytes);
+    return CLT_OK;
 }
 
 /* --- elements --- */

@@ -1,6 +1,7 @@
 /* Small operations on a device that shares the host's memory: the host itself copies and adds, because to
  * hand a command to the device and to wait for it takes longer. The additions are those of the device, fp32
- * rounded to nearest even, in the same order, so the bits are the same. */
+ * rounded to nearest even, in the same order, so the bits are the same. What is in pinned host memory, which
+ * the device cannot read there, the host copies on any device. */
 #include <string.h>
 
 #include "collectives/clt_exchange.h"
@@ -30,9 +31,15 @@ static clt_status find_slab(const clt_slab *s) {
     return CLT_OK;
 }
 
+static bool is_on_host(const clt_slab *s) {
+    bool any = false;
+    for (int i = 0; s && i < s->n; i++) any = any || (s->piece[i] && !clt_buffer_is_on_device(s->piece[i]));
+    return any;
+}
+
 clt_status clt_exchange_choose_host(clt_reduce_plan *p, clt_op *op, clt_slab *const *sum, uint64_t bytes) {
     void *at;
-    op->by_host = bytes <= p->host_most;
+    op->by_host = bytes <= p->host_most || (op->kind == CLT_OP_GATHER && is_on_host(op->from));
     if (!op->by_host) return CLT_OK;
     if (op->kind == CLT_OP_CHUNKS) return clt_buffer_host(op->numbers, &at);
     for (int i = 0; i < op->sums; i++) CLT_TRY(find_slab(sum[i]));
@@ -50,13 +57,20 @@ static clt_status host_of(clt_ref r, float **out) {
     return CLT_OK;
 }
 
+clt_status clt_exchange_host_bytes(clt_buffer *b, uint64_t offset, char **out) {
+    void *base;
+    CLT_TRY(clt_buffer_host(b, &base));
+    *out = (char *)base + offset;
+    return CLT_OK;
+}
+
 clt_status clt_exchange_copy(const clt_reduce_plan *p, clt_buffer *dst, uint64_t dst_offset, clt_buffer *src,
                              uint64_t src_offset, uint64_t bytes) {
-    void *to, *from;
+    char *to, *from;
     if (!p->by_host) return clt_buffer_copy(dst, dst_offset, src, src_offset, bytes);
-    CLT_TRY(clt_buffer_host(dst, &to));
-    CLT_TRY(clt_buffer_host(src, &from));
-    memcpy((char *)to + dst_offset, (const char *)from + src_offset, bytes);
+    CLT_TRY(clt_exchange_host_bytes(dst, dst_offset, &to));
+    CLT_TRY(clt_exchange_host_bytes(src, src_offset, &from));
+    memcpy(to, from, bytes);
     return CLT_OK;
 }
 

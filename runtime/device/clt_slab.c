@@ -269,8 +269,9 @@ clt_status clt_slab_create_ranges(clt_device *dev, const clt_slab_table *t, cons
 }
 
 clt_status clt_slab_create_pinned(clt_device *dev, const clt_slab_table *t, const clt_slab_range *range,
-                                  int n, uint64_t resident, const char *name, clt_slab **out) {
-    const range_kind k = {false, resident, sizeof(float), name, clt_buffer_create_pinned, NULL};
+                                  int n, uint64_t resident, uint32_t element_bytes, const char *name,
+                                  clt_slab **out) {
+    const range_kind k = {false, resident, element_bytes, name, clt_buffer_create_pinned, NULL};
     return create_packed(dev, t, range, n, k, out);
 }
 

@@ -85,12 +85,13 @@ clt_status clt_slab_create_shard(clt_device *dev, const clt_slab_table *t, const
  * CLT_NO_MEMORY also if a tensor exceeds the device's largest allocation. */
 clt_status clt_slab_create_ranges(clt_device *dev, const clt_slab_table *t, const clt_slab_range *range,
                                   int n, uint32_t element_bytes, const char *name, clt_slab **out);
-/* fp32 elements of these n ranges, ascending, in pinned host memory (clt_buffer_create_pinned), which kernels
+/* Elements of these n ranges, ascending, in pinned host memory (clt_buffer_create_pinned), which kernels
  * cannot use. They are cut as those of a shard. The first `resident` elements of the ranges, whole chunks,
  * are on the device, in buffers of their own. */
 clt_status clt_slab_create_pinned(clt_device *dev, const clt_slab_table *t, const clt_slab_range *range,
-                                  int n, uint64_t resident, const char *name, clt_slab **out);
-/* The same in a file (clt_buffer_create_in_file), which must outlive the slab. */
+                                  int n, uint64_t resident, uint32_t element_bytes, const char *name,
+                                  clt_slab **out);
+/* The same in a file (clt_buffer_create_in_file), which must outlive the slab, of fp32 elements. */
 clt_status clt_slab_create_in_file(clt_device *dev, const clt_slab_table *t, const clt_slab_range *range,
                                    int n, uint64_t resident, clt_scratch *file, const char *name,
                                    clt_slab **out);

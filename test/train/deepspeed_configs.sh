@@ -26,7 +26,7 @@ while IFS='|' read -r name ranks words more; do
     report "$name" $?
 done <<'TABLE'
 megatron_zero1|2|2 ranks|
-hf_auto_zero3|1|offload_param.device|global_train_batch_size=8 device_train_microbatch_size=4 max_duration=30ba
+hf_auto_zero3|1|cltrain.offload_parameters: host saves nothing on a CPU device|global_train_batch_size=8 device_train_microbatch_size=4 max_duration=30ba
 bert_lamb|1|1 rank|
 cifar_adam|1|1 rank|
 one_cycle|1|beta1 grows up to 0.999|

@@ -203,7 +203,8 @@ stages() {
     CLTRAIN_HOSTS=2 in_complete stage 4 3 " on 2 hosts"
     CLTRAIN_HOSTS=2 CLTRAIN_QUEUES=3 stage 4 3 " on 2 hosts, queues of their own"
     CLTRAIN_HOSTS=2 in_complete hybrid 4 2 " on 2 hosts"
-    CLTRAIN_HOSTS=2 CLTRAIN_QUEUES=3 in_complete hybrid 8 2 " on 2 hosts, queues of their own"
+    CLTRAIN_HOSTS=2 CLTRAIN_QUEUES=3 in_complete hybrid 8 2 " on 2 hosts, queues of their own, weights in host memory" \
+        cltrain.offload_parameters=host
     CLTRAIN_TRANSPORT=mpi stage 3 3 " over MPI, lanes and parts 3, 1 and 4" cltrain.lanes_per_rank="[3,1,4]"
     in_complete hybrid 4 2 ""
     CLTRAIN_TRANSPORT=mpi CLTRAIN_QUEUES=3 CLTRAIN_AHEAD=1 hybrid 4 2 \
@@ -222,7 +223,7 @@ stages() {
     make_reference few
     in_complete stage 3 2 ", 5 samples"
     in_complete stage 3 3 ", 5 samples"
-    hybrid 4 2 ", 5 samples"
+    CLTRAIN_QUEUES=3 hybrid 4 2 ", 5 samples, weights in host memory" cltrain.offload_parameters=host
     # With 16-bit weights and fast numerics the number of ranks changes bits, groups do not.
     complete || { left=$((left + 2)); return; }
     conf+=(global_train_batch_size=16 precision=amp_bf16)
@@ -248,7 +249,9 @@ eight() {
     in_complete compare "8 bits: 3 ranks, microbatch 1" $pocl 3 device_train_microbatch_size=1
     in_complete compare "8 bits: blocks of one sample" $pocl 1 device_train_microbatch_size=auto
     CLTRAIN_VARIANT=gemm8=portable,quantize=portable in_complete compare "8 bits: portable kernels" $pocl 1 # test_gemm8
-    CLTRAIN_QUEUES=3 stage 2 3 ", 8 bits, inputs of blocks in host memory" cltrain.offload_activations=host
+    CLTRAIN_QUEUES=3 stage 2 3 ", 8 bits, inputs of blocks and weights in host memory" cltrain.offload_activations=host \
+        cltrain.offload_parameters=host
+    CLTRAIN_QUEUES=3 in_complete stage 1 3 ", 8 bits, weights in host memory" cltrain.offload_parameters=host
     for i in 0 1 2; do
         run resumed $pocl "${n[i]}" max_duration="${end[i]}ba" || { tail -n 5 "$tmp/resumed.log"; fail "8 bits"; return; }
     done
@@ -322,7 +325,8 @@ vit() {
     steps=2
     make_reference vit-lamb
     CLTRAIN_QUEUES=3 compare "ViT, LAMB: state in host memory" $pocl 1 cltrain.offload=host
-    CLTRAIN_QUEUES=3 stage 2 3 ", ViT, LAMB, state in host memory" cltrain.offload=host
+    CLTRAIN_QUEUES=3 stage 2 3 ", ViT, LAMB, state and weights in host memory" cltrain.offload=host \
+        cltrain.offload_parameters=host
     CLTRAIN_QUEUES=3 stage 3 1 ", ViT, LAMB, inputs of blocks in host memory" cltrain.offload_activations=host
 }
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# cltrain.offload: host on real runs. Hashes of weights and optimizer state are those of a run without offload, at every
+# cltrain.offload: host and cltrain.offload_parameters: host on real runs. Hashes of weights and optimizer state are those of a run without offload, at every
 # stage of sharding, on one rank and on several, in fp32 and with 16-bit weights, and when a run changes between the two
 # at a stop. Replicas are compared. The memory of a rank is within 2 % of the plan's, and no step allocates any. With 16-bit
 # weights stages 0 and 2 are left to test/long/offload.sh (TEST_COMPLETE=1).
@@ -72,13 +72,32 @@ for precision in fp32 amp_bf16; do
         CLTRAIN_QUEUES=3 compare "$precision: two ranks, stage $stage, queues of their own" 2 "${sharded[@]}"
     done
 
+    # The weights that the model reads, without and with the state.
+    weights=("precision=$precision" cltrain.zero_stage=3 cltrain.offload_parameters=host)
+    memory "$precision, one rank, weights" 1 "${weights[@]}"
+    grep -q "^cltrain.offload_parameters: host saves nothing on a CPU device" "$log" && grep -q "of device memory, .* of host memory" "$log"
+    report "$precision: the run says where its weights are" $?
+    same_hash "$precision: one rank, weights, one queue" x
+    CLTRAIN_QUEUES=3 CLTRAIN_AHEAD=1 CLTRAIN_BUILD_HELPERS=1 \
+        compare "$precision: one rank, weights, steps queued ahead, a rehearsal" 1 "${weights[@]}"
+    memory "$precision, two ranks, weights" 2 "${weights[@]}"
+    same_hash "$precision: two ranks, weights, one queue" x
+    CLTRAIN_QUEUES=3 compare "$precision: two ranks, weights and a part of the state" 2 "${weights[@]}" \
+        cltrain.offload=host cltrain.offload_ratio=0.6
+
     # The last one begins with a run that has nothing in the host's memory.
-    train legs 2 "${run[@]}" cltrain.zero_stage=3 max_duration=1ba && train legs 1 "precision=$precision" max_duration=2ba &&
-        CLTRAIN_QUEUES=3 train legs 2 "${run[@]}" cltrain.zero_stage=1
+    train legs 2 "${run[@]}" "${weights[@]}" max_duration=1ba && train legs 1 "precision=$precision" max_duration=2ba &&
+        CLTRAIN_QUEUES=3 train legs 1 "${run[@]}" "${weights[@]}"
     report "$precision: with, without and with offload" $?
     same_hash "$precision: with, without and with offload, the hashes" legs
     rm -rf "$tmp/straight"
 done
+
+# Below stage 3 each rank has the whole weights on its device.
+train x 1 cltrain.offload_parameters=host cltrain.zero_stage=2
+code=$?
+[ $code = 78 ] && grep -q "cltrain.offload_parameters.* needs stage 3: set cltrain.zero_stage: 3" "$log"
+report "weights in host memory at stage 2 are refused" $? "exit $code"
 
 # A bit that flips in the host's memory of one replica.
 CLTRAIN_INJECT=flip=1:2:1000003 train flip 3 precision=amp_bf16 cltrain.offload=host cltrain.zero_stage=0 \
@@ -86,6 +105,16 @@ CLTRAIN_INJECT=flip=1:2:1000003 train flip 3 precision=amp_bf16 cltrain.offload=
 code=$?
 [ $code = 75 ] && grep -q "^error: batch 2: the values (weight) of rank 1 (host .*) differ from those of the other 2 ranks" "$log"
 report "a flipped bit in offloaded state" $? "exit $code"
+
+# A step that is skipped leaves weights in the host's memory as they are.
+for where in none host; do
+    keys=()
+    [ $where = none ] || keys=(cltrain.zero_stage=3 cltrain.offload_parameters=host)
+    CLTRAIN_QUEUES=3 CLTRAIN_INJECT=nan=2:2 train "skip-$where" 1 precision=amp_bf16 cltrain.guards.nonfinite=skip "${keys[@]}"
+    report "offload_parameters: $where, a step that is not finite" $?
+done
+want=$("$cltrain" ckpt hash "$tmp/skip-none")
+same_hash "the state after a skipped step" skip-host
 
 # Steps that are not finite are looked into, and a roll-back loads the state into the host's memory.
 for where in none host; do

@@ -43,6 +43,8 @@ for run in "fp32 decoupled_adamw" "amp_bf16 decoupled_lionw"; do
     grep -q "$folder: 4 threads (no io_uring: by CLTRAIN_URING=0)" "$log"
     report "$run: threads instead of io_uring" $?
     same_hash "$run: two ranks, stage 2, threads, queues of their own" x
+    CLTRAIN_QUEUES=3 train x 2 "${keys[@]}" "${files[@]}" cltrain.zero_stage=3 cltrain.offload_parameters=host
+    same_hash "$run: two ranks, the weights that the model reads in host memory" x
     rm -rf "$tmp/straight"
 done
 nothing_left "these runs"

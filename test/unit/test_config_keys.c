@@ -18,8 +18,7 @@ static const char base[] = "model: {}\n"
                            "optimizer: {name: decoupled_adamw}\n"
                            "scheduler: {name: cosine_with_warmup, t_warmup: 2ba}\n"
                            "train_loader: {name: text, dataset: {}}\n"
-                           "max_seq_len: 64\n"
-                           "max_duration: 30ba\n"
+                           "max_seq_len: 64\nmax_duration: 30ba\n"
                            "global_train_batch_size: 8\n"
                            "algorithms: {gradient_clipping: {clipping_type: norm, clipping_threshold: 1.0}}\n"
                            "callbacks: {speed_monitor: {}, memory_monitor: {}, runtime_estimator: {}}\n";
@@ -101,6 +100,7 @@ static const struct {
     {"cltrain.offload", "host", {NULL}},
     {"cltrain.offload_folder", "x", {"cltrain.offload=file"}},
     {"cltrain.offload_ratio", "0.5", {"cltrain.offload=host"}},
+    {"cltrain.offload_parameters", "host", {"cltrain.zero_stage=3"}},
     {"cltrain.guards.straggler_ratio", "2", {NULL}},
     {"cltrain.guards.spike_window", "200", {NULL}},
     {"cltrain.guards.spike_threshold", "5", {NULL}},

@@ -80,6 +80,41 @@ static void offload_and_gathers(void **state) {
     }
 }
 
+static void weights_in_host_memory_need_stage_3(void **state) {
+    (void)state;
+    static const struct {
+        const char *over;
+        bool loads, host;
+    } all[] = {{"cltrain={zero_stage: 3, offload_parameters: host}", true, true},
+               {"cltrain={zero_stage: 3, offload_parameters: none}", true, false},
+               {"cltrain={offload_parameters: none}", true, false},
+               {"cltrain={offload_parameters: host}", false, false}, /* auto may take a lower one */
+               {"cltrain={zero_stage: 2, offload_parameters: host}", false, false},
+               {"cltrain={zero_stage: 3, offload_parameters: file}", false, false}};
+    clt_error_quiet(true);
+    for (size_t i = 0; i < CLT_COUNT_OF(all); i++) {
+        clt_config *c;
+        const clt_status st = clt_config_load(CU_BASE, &all[i].over, 1, &c);
+        if (st != (all[i].loads ? CLT_OK : CLT_BAD_CONFIG)) fail_msg("%s: status %d", all[i].over, st);
+        if (st != CLT_OK) {
+            assert_non_null(strstr(clt_last_error(), "cltrain.offload_parameters"));
+            continue;
+        }
+        assert_int_equal(c->shard.host_weights, all[i].host);
+        clt_config_free(c);
+    }
+    static const char *const low[] = {"cltrain={zero_stage: 2, offload_parameters: host}"};
+    clt_config *c;
+    assert_int_equal(clt_config_load(CU_BASE, low, 1, &c), CLT_BAD_CONFIG);
+    assert_non_null(strstr(clt_last_error(), "set cltrain.zero_stage: 3"));
+    clt_error_quiet(false);
+    static const char *const both[] = {"cltrain={offload_parameters: host}",
+                                       "fsdp_config={sharding_strategy: FULL_SHARD}"};
+    assert_int_equal(clt_config_load(CU_BASE, both, 2, &c), CLT_OK);
+    assert_true(c->shard.host_weights);
+    clt_config_free(c);
+}
+
 /* degree 0: refused. */
 static void groups_multiply_to_the_ranks(void **state) {
     (void)state;
@@ -130,6 +165,7 @@ int main(void) {
         cmocka_unit_test(stages),
         cmocka_unit_test(both_keys_may_agree),
         cmocka_unit_test(offload_and_gathers),
+        cmocka_unit_test(weights_in_host_memory_need_stage_3),
         cmocka_unit_test(groups_multiply_to_the_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

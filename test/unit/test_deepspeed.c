@@ -496,6 +496,19 @@ static void monitors_are_checked(void **state) {
     clt_config_free(c);
 }
 
+static void offloaded_weights_need_stage_3(void **state) {
+    (void)state;
+    clt_config *c;
+    assert_int_equal(load_case("zero3-offload-param.json", 8, NULL, 0, &c), CLT_OK);
+    assert_true(c->shard.host_weights);
+    assert_true(cu_has_notice(c, "deepspeed.zero_optimization.offload_param.device")); /* nvme */
+    clt_config_free(c);
+    assert_int_equal(load_case("offload-param-stage-2.json", 1, NULL, 0, &c), CLT_OK);
+    assert_false(c->shard.host_weights);
+    assert_true(cu_has_notice(c, "deepspeed.zero_optimization.offload_param.device"));
+    clt_config_free(c);
+}
+
 static void liberties_of_hjson(void **state) {
     (void)state;
     static const struct {
@@ -543,6 +556,7 @@ int main(void) {
                                        cmocka_unit_test(single_keys),
                                        cmocka_unit_test(notices_name_keys),
                                        cmocka_unit_test(monitors_are_checked),
+                                       cmocka_unit_test(offloaded_weights_need_stage_3),
                                        cmocka_unit_test(liberties_of_hjson),
                                        cmocka_unit_test(documentation_lists_every_key)};
     return cmocka_run_group_tests(tests, NULL, NULL);

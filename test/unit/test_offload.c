@@ -31,7 +31,7 @@ static void open_slab(rig *r, const char *name, clt_slab **out) {
     const clt_slab_range all = {0, TOTAL};
     tu_assert_ok(r->file
                      ? clt_slab_create_in_file(r->dev, &r->table, &all, 1, r->resident, r->file, name, out)
-                     : clt_slab_create_pinned(r->dev, &r->table, &all, 1, r->resident, name, out),
+                     : clt_slab_create_pinned(r->dev, &r->table, &all, 1, r->resident, 4, name, out),
                  name);
 }
 
@@ -314,6 +314,48 @@ static void files_are_no_use_to_kernels(void **state) {
     close_files(&r);
 }
 
+/* 16-bit weights, beside state of which a part stays on the device. Places have had other stretches before.
+ */
+static void narrow_state_passes_beside_wide(void **state) {
+    (void)state;
+    enum { OLD = 0x1111, KEPT = 1 /* a stretch whose kernels write nothing */ };
+    rig r = {.resident = STRETCH};
+    open_rig(&r);
+    const clt_slab_range all = {0, TOTAL};
+    clt_slab *copy;
+    clt_offload_ring *ring;
+    tu_assert_ok(clt_slab_create_pinned(r.dev, &r.table, &all, 1, 0, 2, "copy", &copy), "copy");
+    tu_assert_ok(clt_buffer_fill32(copy->buffer[0], 0, OLD * 0x10001u, TOTAL * 2), "fill");
+    clt_slab *const slab[CLT_STATES] = {[CLT_STATE_SECOND] = r.second, [CLT_STATE_COPY] = copy};
+    tu_assert_ok(clt_offload_create(r.dev, slab, TOTAL, NULL, &ring), "ring");
+    for (int turn = 0; turn < 2; turn++) {
+        tu_assert_ok(clt_offload_begin(ring, CLT_STATE_ALL, NULL, NULL), "begin");
+        for (uint64_t i = 0; i * STRETCH < TOTAL; i++) {
+            const clt_slab_range x = stretch(i);
+            tu_assert_ok(clt_offload_bring(ring, CLT_STATE_ALL, x), "bring");
+            const clt_ref at = clt_offload_at(ring, CLT_STATE_COPY, copy, x.first),
+                          second = clt_offload_at(ring, CLT_STATE_SECOND, r.second, x.first);
+            assert_int_equal(second.buf == r.second->piece[0], i == 0); /* it is resident */
+            if (i != KEPT)
+                tu_assert_ok(clt_buffer_fill32(at.buf, at.off * 2, (uint32_t)i * 0x10001u, x.count * 2),
+                             "new");
+            tu_assert_ok(clt_offload_leave(ring, CLT_STATE_ALL, x), "leave");
+        }
+        tu_assert_ok(clt_offload_end(ring), "end");
+    }
+    uint16_t *got = clt_malloc(TOTAL * sizeof *got);
+    tu_assert_ok(clt_buffer_read(copy->buffer[0], 0, got, TOTAL * sizeof *got), "read");
+    for (uint64_t i = 0; i < TOTAL; i++)
+        if (got[i] != (i / STRETCH == KEPT ? OLD : i / STRETCH))
+            fail_msg("element %llu", (unsigned long long)i);
+    const clt_offload_traffic t = clt_offload_count(ring);
+    assert_true(t.written == t.read && t.read == 2 * (2 * TOTAL + 4 * (TOTAL - (uint64_t)STRETCH)));
+    clt_free(got);
+    clt_offload_destroy(ring);
+    clt_slab_destroy(copy);
+    close_rig(&r);
+}
+
 static void without_offload_state_stays_where_it_is(void **state) {
     (void)state;
     const clt_slab_range x = {0, CLT_CHUNK};
@@ -343,6 +385,7 @@ int main(int argc, char **argv) {
                                        cmocka_unit_test(passes_wait_for_each_other),
                                        cmocka_unit_test(unchanged_state_does_not_leave),
                                        cmocka_unit_test(resident_stretches_stay),
+                                       cmocka_unit_test(narrow_state_passes_beside_wide),
                                        cmocka_unit_test(timed_passes_end_with_the_device),
                                        cmocka_unit_test(resident_stretches_are_not_in_files),
                                        cmocka_unit_test(state_in_files_passes_through_slots),

@@ -35,6 +35,36 @@ static clt_plan plan_in(const clt_config *c, clt_device_type type, uint64_t capa
     return p;
 }
 
+/* The part of a rank leaves the device but for what passes through; one rank has all of it. */
+static void weights_wait_in_host_memory(void **state) {
+    (void)state;
+    for (int narrow = 0; narrow < 2; narrow++)
+        for (int ranks = 1; ranks <= 2; ranks++) {
+            const char *const over[] = {narrow ? "precision=amp_bf16" : "precision=fp32",
+                                        "cltrain.zero_stage=3", "cltrain.offload_parameters=host"};
+            clt_config *c = load(over, 3);
+            const clt_plan_room room = {
+                .type = CLT_DEVICE_GPU, .capacity = UINT64_MAX, .max_alloc = UINT64_MAX};
+            clt_plan on_host, on_device;
+            assert_int_equal(clt_plan_make(c, ranks, &room, &on_host), CLT_OK);
+            c->shard.host_weights = false;
+            assert_int_equal(clt_plan_make(c, ranks, &room, &on_device), CLT_OK);
+            const clt_plan_memory *m = &on_host.memory, *d = &on_device.memory;
+            const uint64_t bytes = narrow ? 2 : 4;
+            assert_int_equal(on_host.stage, 3);
+            assert_true(m->host_weights >= m->elements * bytes / (uint64_t)ranks);
+            assert_int_equal(clt_plan_pinned_bytes(m), m->host_weights);
+            assert_int_equal(d->host_weights, 0);
+            if (ranks > 1) { /* the places have as many elements as the part, which is small */
+                assert_int_equal(m->weights + m->copy, d->weights + d->copy - m->host_weights);
+                assert_int_equal(m->optimizer, d->optimizer + CLT_PLAN_OFFLOAD_PLACES * m->host_weights);
+            }
+            clt_plan_free(&on_host);
+            clt_plan_free(&on_device);
+            clt_config_free(c);
+        }
+}
+
 /* All inputs of blocks but three wait in host memory, and take none of the device's. */
 static void inputs_of_blocks_wait_in_host_memory(void **state) {
     (void)state;
@@ -188,6 +218,7 @@ static void lanes_are_divided(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(weights_wait_in_host_memory),
         cmocka_unit_test(inputs_of_blocks_wait_in_host_memory),
         cmocka_unit_test(recomputation_follows_the_memory_where_it_is_open),
         cmocka_unit_test(logits_groups_give_way_to_memory),

@@ -205,9 +205,10 @@ static void check_rank(const clt_slab_table *t, const clt_shards *shards, int ra
     assert_int_equal(clt_slab_create_shard(dev, t, shards, rank, 4, "shard", &s), CLT_OK);
     assert_int_equal(clt_slab_create_shard(dev, t, shards, rank, 2, "half", &half), CLT_OK);
     assert_int_equal(clt_slab_create_narrow(dev, s, "narrow", &narrow), CLT_OK);
-    assert_int_equal(clt_slab_create_pinned(dev, t, own, shards->buckets, 0, "pinned", &pinned), CLT_OK);
+    assert_int_equal(clt_slab_create_pinned(dev, t, own, shards->buckets, 0, 4, "pinned", &pinned), CLT_OK);
     const uint64_t owned = clt_shards_owned(shards, rank), resident = owned / 2 / CLT_CHUNK * CLT_CHUNK;
-    assert_int_equal(clt_slab_create_pinned(dev, t, own, shards->buckets, resident, "mixed", &mixed), CLT_OK);
+    assert_int_equal(clt_slab_create_pinned(dev, t, own, shards->buckets, resident, 4, "mixed", &mixed),
+                     CLT_OK);
     check_resident(mixed, resident);
     assert_int_equal(s->buffers, CLT_CEIL_DIV(clt_shards_owned(shards, rank), limit));
     const clt_slab *all[] = {s, half, narrow, pinned};

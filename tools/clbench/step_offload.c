@@ -22,6 +22,7 @@ char *step_offload_keys(const step_offload_options *o) {
     if (o->folder) clt_str_addf(&s, ", offload_folder: \"%s\"", o->folder);
     if (o->ratio >= 0) clt_str_addf(&s, ", offload_ratio: %.9g", o->ratio);
     if (o->activations) clt_str_add(&s, ", offload_activations: host");
+    if (o->parameters) clt_str_add(&s, ", zero_stage: 3, offload_parameters: host");
     return s.s;
 }
 
@@ -38,7 +39,9 @@ clt_status step_offload_begin(const step_offload_options *o, clt_device *dev, co
         return clt_error(CLT_NO_MEMORY,
                          "the step puts %s into host memory, %s are available: use a smaller %s",
                          clt_human_bytes((double)pinned, need), clt_human_bytes((double)have, room),
-                         o->activations ? "--microbatch" : "--offload-ratio");
+                         o->activations ? "--microbatch"
+                         : o->where     ? "--offload-ratio"
+                                        : "--model");
     if (!o->where) return CLT_OK;
     return o->folder ? clt_scratch_measure(o->folder, DISK, most_seconds, &out->disk)
                      : bench_link_measure(dev, PIECE, LINK, &out->link);

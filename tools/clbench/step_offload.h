@@ -11,6 +11,7 @@ typedef struct {
     const char *folder; /* of the files */
     double ratio;       /* negative: the plan decides */
     bool activations;   /* inputs of blocks in host memory, as cltrain.offload_activations */
+    bool parameters;    /* weights in host memory, as cltrain.offload_parameters */
 } step_offload_options;
 
 typedef struct {

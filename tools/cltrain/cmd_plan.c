@@ -110,7 +110,7 @@ enum { STAGES = CLT_MOST_STAGE + 1 };
 static const char *const recomputes[] = {"none", "norms", "blocks"};
 
 typedef struct {
-    int n; /* STAGES, or 1 on one rank, where all stages are 0 */
+    int n; /* STAGES, or 1 on one rank: stage 0 */
     clt_plan plan[STAGES];
     bool fits[STAGES];
     int wanted; /* the configuration's stage, or the one that auto chooses */
@@ -239,15 +239,17 @@ static const char *weights_text(const clt_config *c, const clt_plan *p) {
     if (p->memory.host && c->precision != CLT_F32) return "fp32: embeddings, norms and biases";
     if (p->stage == 0 || (p->stage < 3 && c->precision == CLT_F32)) return "fp32";
     if (p->stage < 3) return "fp32: the rank's part; embeddings, norms and biases";
-    return c->precision == CLT_F32 ? "fp32: the rank's part; the blocks in use" : "fp32: the rank's part";
+    if (c->precision != CLT_F32) return "fp32: the rank's part";
+    return p->memory.host_weights ? "fp32: the blocks in use" : "fp32: the rank's part; the blocks in use";
 }
 
 static char *moments_text(const clt_config *c, const clt_plan *p) {
     if (p->memory.host)
         return clt_format("buffers that the offloaded state passes through%s",
                           p->memory.resident ? "; moments that are not offloaded" : "");
-    return clt_format("exp_avg%s%s", clt_optimizer_of(c->optimizer.kind)->moments > 1 ? ", exp_avg_sq" : "",
-                      p->stage > 0 ? " of the rank's part" : "");
+    return clt_format("exp_avg%s%s%s", clt_optimizer_of(c->optimizer.kind)->moments > 1 ? ", exp_avg_sq" : "",
+                      p->stage > 0 ? " of the rank's part" : "",
+                      p->memory.host_weights ? "; buffers that weights pass through" : "");
 }
 
 static void print_offload(const clt_config *c, const clt_plan_memory *m) {
@@ -278,6 +280,7 @@ static void print_memory(const clt_config *c, const clt_plan *p, uint64_t capaci
     row("total", m->total, "");
     row("available", capacity, "nine tenths of the device, shared by its ranks");
     if (m->host) print_offload(c, m);
+    if (m->host_weights) row("host memory", m->host_weights, "weights (cltrain.offload_parameters: host)");
     if (m->model.host)
         row("host memory", m->model.host, "inputs of blocks (cltrain.offload_activations: host)");
     clt_free(gradients);
@@ -348,11 +351,11 @@ static void print_json(const clt_config *c, const clt_plan *p, uint64_t capacity
     json_t *summary = clt_config_summary(c, p->ranks);
     char *text = json_dumps(summary, JSON_COMPACT);
     json_decref(summary);
-    printf("{\"stage\":%d,\"shard_ranks\":%d,\"replicas\":%d,\"host\":%llu,\"host_activations\":%llu,"
-           "\"file\":%llu,"
-           "\"file_step\":%llu,",
+    printf("{\"stage\":%d,\"shard_ranks\":%d,\"replicas\":%d,\"host\":%llu,\"host_parameters\":%llu,"
+           "\"host_activations\":%llu,\"file\":%llu,\"file_step\":%llu,",
            p->stage, p->shard_ranks, p->replicas, (unsigned long long)m->host,
-           (unsigned long long)m->model.host, (unsigned long long)m->file, (unsigned long long)m->file_step);
+           (unsigned long long)m->host_weights, (unsigned long long)m->model.host,
+           (unsigned long long)m->file, (unsigned long long)m->file_step);
     print_stages_json(all);
     printf("\"parameters\":%llu,\"microbatch\":%lld,\"weights\":%llu,\"weights_16\":%llu,\"gradients\":%llu,"
            "\"optimizer\":%llu,\"activations\":%llu,\"logits\":%llu,\"workspace\":%llu,\"exchange\":%llu,"

@@ -56,7 +56,8 @@ typedef struct {
     int offload_activations;             /* clt_offload; -1: not given */
     bool activation_checkpointing, activation_cpu_offload;
     int sharding_strategy;
-    int offload; /* -1: not given */
+    int offload;            /* -1: not given */
+    int offload_parameters; /* clt_offload */
     bool fsdp_config, cpu_offload, reshard_after_forward;
     clt_config_kill_raw kill_loss_spike;
     bool optimizer_monitor, freezes;

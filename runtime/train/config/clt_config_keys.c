@@ -170,6 +170,11 @@ static const clt_key own_keys[] = {
         "part of that state which is offloaded, 0 to 1; the rest stays on the device and does not pass over "
         "the link, with the same bits; default: 1, with offload: host at most what the host's memory takes",
         .nullable = true),
+    KEY("offload_parameters", offload_parameters, "\"none\"",
+        "where each rank keeps its part of the weights that the model reads, with zero_stage: 3; none: on "
+        "the device; host: in the host's memory, from which they come to the device block by block ahead of "
+        "their use, on one rank, too, with the same bits",
+        .choices = inputs_names),
     KEY("tune", tune, "\"cache\"",
         "kernel variants by shape; off: the tables' order; cache: what cltrain tune measured on this device; "
         "fill: also measures what is missing, in the first step, within 5 s",

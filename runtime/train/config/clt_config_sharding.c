@@ -1,5 +1,5 @@
-/* Sharding: cltrain.zero_stage and cltrain.offload, fsdp_config as Composer reads it, and the groups of ranks
- * that follow from them. */
+/* Sharding: cltrain.zero_stage, cltrain.offload and cltrain.offload_parameters, fsdp_config as Composer reads
+ * it, and the groups of ranks that follow from them. */
 #include <math.h>
 
 #include "runtime/train/config/clt_config_internal.h"
@@ -62,6 +62,11 @@ static clt_status resolve_offload(clt_schema_reader *r, clt_config_builder *b) {
                                     "the folder is for offload: file alone; remove one of them");
     if (s->offload != CLT_OFFLOAD_FILE && s->offload_folder)
         return clt_schema_fail(r, "cltrain.offload_folder", "is for cltrain.offload: file, which is not set");
+    s->host_weights = b->offload_parameters == CLT_OFFLOAD_HOST;
+    if (s->host_weights && s->zero_stage != CLT_MOST_STAGE)
+        return clt_schema_fail(r, "cltrain.offload_parameters",
+                               "is host, which needs stage 3: set cltrain.zero_stage: 3 or "
+                               "fsdp_config.sharding_strategy: FULL_SHARD, or remove it");
     return check_ratio(r, s);
 }
 

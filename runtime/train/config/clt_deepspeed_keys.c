@@ -114,9 +114,10 @@ static const char *const devices[] = {"none", "cpu", "nvme", NULL};
 
 static const clt_key offload_param_keys[] = {
     CLT_KEY_CHECKED(&clt_kind_choice, "device", "\"none\"",
-                    "cpu, nvme: one line says that the weights which the model reads stay on the device",
+                    "stage 3: cpu: cltrain.offload_parameters host; nvme: the same, and one line says that "
+                    "these weights are not in files",
                     .choices = devices, .nullable = true),
-    IGNORED(str, "nvme_path", "null", NULL, "the weights that the model reads stay on the device"),
+    IGNORED(str, "nvme_path", "null", NULL, "the weights that the model reads are in the host's memory"),
     IGNORED(int, "buffer_count", "5", NULL, PLACEMENT),
     IGNORED(int, "buffer_size", "100000000", NULL, PLACEMENT),
     IGNORED(int, "max_in_cpu", "1000000000", NULL, PLACEMENT),

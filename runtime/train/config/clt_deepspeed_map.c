@@ -167,11 +167,26 @@ static clt_status map_files(clt_deepspeed *d, const char *from) {
     return clt_deepspeed_put(d, from, "cltrain.offload", json_string("file"));
 }
 
+/* Weights that the model reads. */
+static clt_status map_parameters(clt_deepspeed *d, int stage) {
+    static const char device[] = "zero_optimization.offload_param.device";
+    const char *name = clt_deepspeed_text(d, device, NULL);
+    if (!name) return CLT_OK;
+    if (stage != 3) {
+        clt_notices_add(d->r.notices, device, "DeepSpeed offloads weights at stage 3 alone, too");
+        return CLT_OK;
+    }
+    if (!strcmp(name, "nvme"))
+        clt_notices_add(d->r.notices, device,
+                        "the weights that the model reads are in the host's memory, not in files");
+    return clt_deepspeed_put(d, device, "cltrain.offload_parameters",
+                             json_string(is_offload(name) ? "host" : "none"));
+}
+
 static clt_status map_offload(clt_deepspeed *d, int stage) {
     static const char device[] = "zero_optimization.offload_optimizer.device",
                       ratio[] = "zero_optimization.offload_optimizer.ratio",
-                      old[] = "zero_optimization.cpu_offload", to[] = "cltrain.offload",
-                      weights[] = "zero_optimization.offload_param.device";
+                      old[] = "zero_optimization.cpu_offload", to[] = "cltrain.offload";
     const bool was = clt_deepspeed_true(d, old);
     if (was && clt_deepspeed_get(d, "zero_optimization.offload_optimizer"))
         return clt_schema_fail(&d->r, old,
@@ -179,10 +194,6 @@ static clt_status map_offload(clt_deepspeed *d, int stage) {
     const double part = clt_deepspeed_number(d, ratio, 1.0);
     if (part < 1.0 && stage != 3)
         return clt_schema_fail(&d->r, ratio, "is below 1, which needs stage 3: set it to 1");
-    if (stage == 3 && is_offload(clt_deepspeed_text(d, weights, "")))
-        clt_notices_add(d->r.notices, weights, "the weights that the model reads stay on the device");
-    if (stage != 3 && clt_deepspeed_get(d, weights))
-        clt_notices_add(d->r.notices, weights, "DeepSpeed offloads weights at stage 3 alone, too");
     const char *from = was ? old : device, *name = was ? "cpu" : clt_deepspeed_text(d, device, NULL);
     if (!name) return CLT_OK;
     if (is_offload(name) && stage == 0) {
@@ -203,6 +214,7 @@ static clt_status map_sharding(clt_deepspeed *d) {
     if (!(stage >= 0 && stage <= CLT_MOST_STAGE))
         return clt_schema_fail(&d->r, zero_key, "is %g: it must be 0, 1, 2 or 3", stage);
     CLT_TRY(map_stage(d, (int)stage));
+    CLT_TRY(map_parameters(d, (int)stage));
     CLT_TRY(map_offload(d, (int)stage));
     if (group <= 1) return CLT_OK;
     if (stage < 3) {

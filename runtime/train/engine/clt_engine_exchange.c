@@ -155,9 +155,19 @@ static clt_status renew(clt_engine *e) {
     return CLT_OK;
 }
 
+/* What the update has sent to the host's memory is there before anything that is queued from here on reads
+ * it. */
+static clt_status settle_host_weights(clt_engine *e) {
+    if (!e->host_weights) return CLT_OK;
+    CLT_TRY(clt_device_use(clt_ops_device(e->ops), CLT_QUEUE_OUT));
+    return clt_device_hand_over(clt_ops_device(e->ops), CLT_QUEUE_COMPUTE);
+}
+
 clt_status clt_engine_publish(clt_engine *e) {
-    if (e->stage == 0 || alone(e)) return CLT_OK;
+    if (e->stage == 0) return CLT_OK;
     clt_engine_forget_units(e);
+    CLT_TRY(settle_host_weights(e));
+    if (alone(e)) return CLT_OK;
     if (e->weights_in.between) CLT_TRY(renew(e));
     clt_slab *whole = e->sharded_weights ? NULL : e->narrow ? e->narrow : e->weights;
     clt_slab *own = clt_offload_has(e->offload, CLT_STATE_WEIGHTS) ? e->wide : e->master;

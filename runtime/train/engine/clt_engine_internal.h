@@ -2,6 +2,7 @@
 #ifndef CLT_ENGINE_INTERNAL_H
 #define CLT_ENGINE_INTERNAL_H
 
+#include "runtime/device/clt_mark.h"
 #include "runtime/train/engine/clt_engine.h"
 #include "runtime/train/engine/clt_engine_offload.h"
 
@@ -26,7 +27,8 @@ typedef struct {
     clt_buffer *buffer;
     int unit; /* that is there, or on its way; -1: none */
     bool in_use;
-    int64_t op; /* that brings its weights, or takes its gradients */
+    int64_t op;      /* that brings its weights, or takes its gradients */
+    clt_mark *there; /* behind the copies that bring its weights from the host's memory; NULL: none */
 } clt_unit_place;
 
 typedef struct {
@@ -90,10 +92,11 @@ struct clt_engine {
     clt_slab_range *wide_range; /* [n_wide] what wide has */
     int n_wide;
     clt_slab *m, *v;
-    clt_offload_ring *offload; /* of master, m and v; NULL: they are on the device */
+    clt_offload_ring *offload; /* of master, m, v and copy; NULL: they are on the device */
     clt_scratch *file;         /* where they are with cltrain.offload: file, in training */
     bool sharded_gradients, sharded_weights;
-    bool offloads; /* cltrain.offload: host or file, in training */
+    bool offloads;     /* cltrain.offload: host or file, in training */
+    bool host_weights; /* cltrain.offload_parameters: host; units.source is pinned */
     clt_engine_units units;
     clt_slab *level[CLT_LANE_LEVELS]; /* sums of the own ranges between rounds; the first takes the total */
     bool mute;                        /* passes exchange nothing: their results do not matter */

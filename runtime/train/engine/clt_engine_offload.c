@@ -7,19 +7,22 @@
 enum { PLACES = CLT_PLAN_OFFLOAD_PLACES };
 
 typedef struct {
-    clt_buffer *buffer; /* `most` elements of each offloaded state, one behind the other */
+    clt_buffer *buffer; /* `most` elements of each offloaded state, one state behind the other */
     clt_mark *left;     /* behind the last use; NULL: it is free */
 } place;
 
 struct clt_offload_ring {
     clt_device *dev;
     clt_slab *slab[CLT_STATES];
-    uint64_t row[CLT_STATES]; /* the first element of each state in a place */
+    uint64_t row[CLT_STATES]; /* the first byte of each state in a place */
     uint64_t most;            /* UINT64_MAX: everything is on the device */
     place place[PLACES];
     unsigned turn;        /* stretches that the pass has brought */
     place *now;           /* of the current stretch; NULL: it is on the device */
-    clt_file_ring *files; /* NULL: the slabs are pinned */
+    unsigned at;          /* mask of the states that are in this place */
+    clt_file_ring *files; /* of slabs in files; NULL: all are pinned */
+    unsigned in_files;    /* mask of these */
+    unsigned states;      /* of the pass */
     clt_offload_next next;
     void *ctx;
     bool timed;
@@ -27,21 +30,38 @@ struct clt_offload_ring {
     clt_offload_traffic traffic; /* with pinned slabs */
 };
 
+static bool is_in_file(const clt_slab *s) {
+    bool any = false;
+    uint64_t at;
+    for (int i = 0; s && i < s->buffers; i++) any = any || clt_buffer_file(s->buffer[i], &at);
+    return any;
+}
+
+static clt_status create_files(clt_offload_ring *o, clt_scratch *file) {
+    clt_slab *slab[CLT_STATES] = {0};
+    for (int s = 0; s < CLT_STATES; s++) {
+        if (!is_in_file(o->slab[s])) continue;
+        slab[s] = o->slab[s];
+        o->in_files |= 1u << s;
+    }
+    return o->in_files ? clt_file_ring_create(o->dev, file, slab, o->most, &o->files) : CLT_OK;
+}
+
 clt_status clt_offload_create(clt_device *dev, clt_slab *const slab[CLT_STATES], uint64_t offloaded,
                               clt_scratch *file, clt_offload_ring **out) {
     clt_offload_ring *o = clt_calloc(1, sizeof *o);
     clt_status st = CLT_OK;
-    uint64_t elements = 0;
+    uint64_t bytes = 0;
     o->dev = dev;
     o->most = offloaded ? clt_plan_offload_stretch(offloaded) : UINT64_MAX;
     for (int s = 0; s < CLT_STATES; s++) {
         o->slab[s] = slab[s];
-        o->row[s] = elements;
-        if (slab[s] && offloaded) elements += o->most;
+        o->row[s] = bytes;
+        if (slab[s] && offloaded) bytes += o->most * slab[s]->element_bytes;
     }
-    for (int i = 0; i < PLACES && elements && st == CLT_OK; i++)
-        st = clt_buffer_create(dev, elements * sizeof(float), "passing state", &o->place[i].buffer);
-    if (file && elements && st == CLT_OK) st = clt_file_ring_create(dev, file, slab, o->most, &o->files);
+    for (int i = 0; i < PLACES && bytes && st == CLT_OK; i++)
+        st = clt_buffer_create(dev, bytes, "passing state", &o->place[i].buffer);
+    if (file && bytes && st == CLT_OK) st = create_files(o, file);
     *out = o;
     return st;
 }
@@ -79,29 +99,33 @@ static clt_status claim(clt_offload_ring *o, place *p) {
     return CLT_OK;
 }
 
-/* What offloaded slabs have at an element; also if they have nothing there, because another rank owns it. */
-static bool is_on_device(const clt_offload_ring *o, uint64_t first) {
-    int s = 0;
-    while (s < CLT_STATES && !o->slab[s]) s++;
-    const clt_buffer *b = s < CLT_STATES ? clt_slab_at(o->slab[s], first, NULL).buf : NULL;
-    return !b || clt_buffer_is_on_device(b);
+/* Of the states in the mask, those that are not on the device at an element. What another rank owns is
+ * nowhere here. */
+static unsigned passing(const clt_offload_ring *o, unsigned states, uint64_t first) {
+    unsigned out = 0;
+    for (int s = 0; s < CLT_STATES; s++) {
+        const clt_buffer *b = o->slab[s] && states >> s & 1 ? clt_slab_at(o->slab[s], first, NULL).buf : NULL;
+        if (b && !clt_buffer_is_on_device(b)) out |= 1u << s;
+    }
+    return out;
 }
 
 /* The stretches that come from files. */
-static bool next_offloaded(void *ring, clt_slab_range *x) {
+static bool next_in_file(void *ring, clt_slab_range *x) {
     const clt_offload_ring *o = ring;
     while (o->next(o->ctx, x))
-        if (!is_on_device(o, x->first)) return true;
+        if (passing(o, o->states & o->in_files, x->first)) return true;
     return false;
 }
 
 clt_status clt_offload_begin(clt_offload_ring *o, unsigned states, clt_offload_next next, void *ctx) {
     if (!moves(o)) return CLT_OK;
+    o->states = states;
     o->next = next;
     o->ctx = ctx;
     if (o->timed) CLT_TRY(clt_device_finish(o->dev));
     o->began = clt_now();
-    if (o->files) CLT_TRY(clt_file_ring_begin(o->files, states, next ? next_offloaded : NULL, o));
+    if (o->files) CLT_TRY(clt_file_ring_begin(o->files, states, next ? next_in_file : NULL, o));
     o->turn = 0;
     CLT_TRY(clt_device_use(o->dev, CLT_QUEUE_IN));
     for (int i = 0; i < PLACES; i++) CLT_TRY(claim(o, &o->place[i]));
@@ -111,22 +135,22 @@ clt_status clt_offload_begin(clt_offload_ring *o, unsigned states, clt_offload_n
 /* --- a stretch --- */
 
 /* Where elements x of a state are in the host's memory. */
-static clt_status find_host(const clt_offload_ring *o, clt_state state, clt_slab_range x, float **elements) {
-    void *host;
-    if (o->files) {
+static clt_status find_host(const clt_offload_ring *o, clt_state state, clt_slab_range x, void **elements) {
+    if (o->in_files >> state & 1) {
         *elements = clt_file_ring_at(o->files, state);
         return CLT_OK;
     }
-    const clt_ref at = clt_slab_at(o->slab[state], x.first, NULL);
-    CLT_TRY(clt_buffer_host(at.buf, &host));
-    *elements = (float *)host + at.off;
+    const clt_slab *slab = o->slab[state];
+    const clt_ref at = clt_slab_at(slab, x.first, NULL);
+    CLT_TRY(clt_buffer_host(at.buf, elements));
+    *elements = (char *)*elements + at.off * slab->element_bytes;
     return CLT_OK;
 }
 
 /* Queues the copy of elements x of a state from the host's memory, or back to it. */
 static clt_status move(clt_offload_ring *o, clt_state state, clt_slab_range x, bool back) {
-    const size_t offset = o->row[state] * sizeof(float), bytes = x.count * sizeof(float);
-    float *elements;
+    const size_t offset = o->row[state], bytes = x.count * o->slab[state]->element_bytes;
+    void *elements;
     CLT_TRY(find_host(o, state, x, &elements));
     *(back ? &o->traffic.written : &o->traffic.read) += bytes;
     return back ? clt_buffer_send(o->now->buffer, offset, elements, bytes)
@@ -135,15 +159,16 @@ static clt_status move(clt_offload_ring *o, clt_state state, clt_slab_range x, b
 
 static clt_status move_all(clt_offload_ring *o, unsigned states, clt_slab_range x, bool back) {
     for (int s = 0; s < CLT_STATES; s++)
-        if (o->slab[s] && states >> s & 1) CLT_TRY(move(o, (clt_state)s, x, back));
+        if (o->at & states & 1u << s) CLT_TRY(move(o, (clt_state)s, x, back));
     return CLT_OK;
 }
 
 clt_status clt_offload_bring(clt_offload_ring *o, unsigned states, clt_slab_range x) {
     if (!o) return CLT_OK;
-    o->now = is_on_device(o, x.first) ? NULL : &o->place[o->turn++ % PLACES];
+    o->at = passing(o, states, x.first);
+    o->now = o->at ? &o->place[o->turn++ % PLACES] : NULL;
     if (!o->now || !moves(o)) return CLT_OK;
-    if (o->files) CLT_TRY(clt_file_ring_bring(o->files, x));
+    if (o->at & o->in_files) CLT_TRY(clt_file_ring_bring(o->files, x));
     CLT_TRY(clt_device_use(o->dev, CLT_QUEUE_IN));
     CLT_TRY(claim(o, o->now));
     CLT_TRY(move_all(o, states, x, false));
@@ -152,8 +177,8 @@ clt_status clt_offload_bring(clt_offload_ring *o, unsigned states, clt_slab_rang
 
 clt_ref clt_offload_at(const clt_offload_ring *o, clt_state state, const clt_slab *slab, uint64_t first) {
     if (!slab) return clt_ref_none();
-    return clt_offload_has(o, state) && o->now ? (clt_ref){o->now->buffer, o->row[state]}
-                                               : clt_slab_at(slab, first, NULL);
+    return o && o->at >> state & 1 ? (clt_ref){o->now->buffer, o->row[state] / slab->element_bytes}
+                                   : clt_slab_at(slab, first, NULL);
 }
 
 clt_status clt_offload_leave(clt_offload_ring *o, unsigned changed, clt_slab_range x) {
@@ -163,7 +188,7 @@ clt_status clt_offload_leave(clt_offload_ring *o, unsigned changed, clt_slab_ran
         CLT_TRY(move_all(o, changed, x, true));
     }
     CLT_TRY(clt_device_mark(o->dev, &o->now->left));
-    if (o->files) CLT_TRY(clt_file_ring_leave(o->files, changed));
+    if (o->at & o->in_files) CLT_TRY(clt_file_ring_leave(o->files, changed & o->in_files));
     return clt_device_use(o->dev, CLT_QUEUE_COMPUTE);
 }
 

@@ -1,9 +1,11 @@
-/* clt_engine_offload: optimizer state in the host's memory or in files (cltrain.offload: host, file).
+/* clt_engine_offload: what the optimizer writes, in the host's memory or in files (cltrain.offload: host,
+ * file; cltrain.offload_parameters: host).
  *
  * The slabs of moments, and in 16-bit runs that of the fp32 weights, are pinned host memory, or a file, which
- * kernels cannot use. Their elements pass through a ring of places on the device, stretch by stretch: while
- * kernels work on one stretch, the next one comes in and the one before it leaves, each in a queue of its
- * own. Between a file and the device they pass through pinned memory, too (clt_engine_file_ring.h).
+ * kernels cannot use; so may be the slab of the weights that the model reads, in host memory. Their elements
+ * pass through a ring of places on the device, stretch by stretch: while kernels work on one stretch, the
+ * next one comes in and the one before it leaves, each in a queue of its own. Between a file and the device
+ * they pass through pinned memory, too (clt_engine_file_ring.h).
  *
  *     CLT_TRY(clt_offload_begin(o, states, next, ctx));
  *     for each stretch x, of at most clt_offload_most(o, states) elements, in one piece of each slab:
@@ -21,15 +23,16 @@
 
 #include "runtime/device/clt_slab.h"
 
-/* The state of an optimizer, in the order of clt_engine_parts. */
-typedef enum { CLT_STATE_WEIGHTS, CLT_STATE_FIRST, CLT_STATE_SECOND, CLT_STATES } clt_state;
+/* The state of an optimizer, in the order of clt_engine_parts, and the 16-bit weights. These are brought,
+ * too, although kernels only write them: a step that is skipped writes nothing. */
+typedef enum { CLT_STATE_WEIGHTS, CLT_STATE_FIRST, CLT_STATE_SECOND, CLT_STATE_COPY, CLT_STATES } clt_state;
 enum { CLT_STATE_ALL = (1 << CLT_STATES) - 1 };
 
 typedef struct clt_offload_ring clt_offload_ring;
 
-/* slab[s]: the slab of state s, borrowed; NULL: this one is on the device, or not in this run. All have the
- * same pieces. offloaded: elements of each that are not on the device. file: where they are, borrowed; NULL:
- * they are pinned. Errors of clt_buffer_create and clt_buffer_create_pinned. */
+/* slab[s]: the slab of state s, borrowed; NULL: this one is on the device, or not in this run. offloaded: the
+ * most elements of one of them that are not on the device. file: where they are, borrowed, if they are not
+ * pinned; NULL: all are pinned. Errors of clt_buffer_create and clt_buffer_create_pinned. */
 clt_status clt_offload_create(clt_device *dev, clt_slab *const slab[CLT_STATES], uint64_t offloaded,
                               clt_scratch *file, clt_offload_ring **out);
 void clt_offload_destroy(clt_offload_ring *o); /* NULL is allowed */
@@ -48,7 +51,7 @@ typedef bool (*clt_offload_next)(void *ctx, clt_slab_range *x);
  * ctx is used until clt_offload_end. */
 clt_status clt_offload_begin(clt_offload_ring *o, unsigned states, clt_offload_next next, void *ctx);
 /* Queues bringing elements x of the states in the mask `states` to the next place; the compute queue waits
- * for them. */
+ * for them. The mask has all states that the stretch reads or writes. */
 clt_status clt_offload_bring(clt_offload_ring *o, unsigned states, clt_slab_range x);
 /* Where the stretch that begins with element `first` is now. `slab` is the state's slab; NULL gives
  * clt_ref_none. */

@@ -12,7 +12,8 @@
  *
  * With cltrain.offload: host or file the moments, and in 16-bit runs the fp32 weights, are the same ranges in
  * the host's memory or in a file. 16-bit runs then have the fp32 tensors that the model reads at stage 0,
- * too. */
+ * too. With cltrain.offload_parameters: host the kept ranges from which units are gathered are in the host's
+ * memory. */
 #include <string.h>
 
 #include "runtime/train/engine/clt_engine_internal.h"
@@ -35,6 +36,18 @@ static clt_status kept_ranges(clt_engine *e, uint32_t bytes, const char *name, c
     return clt_slab_create_shard(device_of(e), &e->table, &w->keep, w->number, bytes, name, out);
 }
 
+/* What units are gathered from. */
+static clt_status kept_weights(clt_engine *e, uint32_t bytes, const char *name, clt_slab **out) {
+    const clt_engine_shard_group *w = &e->weights_in;
+    if (!e->host_weights) return kept_ranges(e, bytes, name, out);
+    clt_slab_range *kept = clt_calloc((size_t)w->keep.buckets, sizeof *kept);
+    for (int b = 0; b < w->keep.buckets; b++) kept[b] = clt_shards_range(&w->keep, b, w->number);
+    const clt_status st =
+        clt_slab_create_pinned(device_of(e), &e->table, kept, w->keep.buckets, 0, bytes, name, out);
+    clt_free(kept);
+    return st;
+}
+
 /* What this rank updates, in the host's memory or in a file, from what the plan keeps on the device on. */
 static clt_status offloaded(clt_engine *e, const char *name, clt_slab **out) {
     clt_slab_range *own = clt_calloc((size_t)e->shards.buckets + 1, sizeof *own);
@@ -43,9 +56,9 @@ static clt_status offloaded(clt_engine *e, const char *name, clt_slab **out) {
     int n = 0;
     for (; clt_engine_own(e, n, &own[n]); n++) owned += own[n].count;
     const uint64_t resident = CLT_MIN(owned, e->plan->memory.resident);
-    const clt_status st = e->file
-                              ? clt_slab_create_in_file(dev, &e->table, own, n, resident, e->file, name, out)
-                              : clt_slab_create_pinned(dev, &e->table, own, n, resident, name, out);
+    const clt_status st =
+        e->file ? clt_slab_create_in_file(dev, &e->table, own, n, resident, e->file, name, out)
+                : clt_slab_create_pinned(dev, &e->table, own, n, resident, sizeof(float), name, out);
     clt_free(own);
     return st;
 }
@@ -59,12 +72,20 @@ static clt_status create_state(clt_engine *e, const char *name, clt_slab **out) 
 
 /* The way of offloaded state through the device. In fp32 the model reads the weights themselves. */
 static clt_status create_offload(clt_engine *e) {
-    clt_slab *const state[CLT_STATES] = {e->copy ? e->master : NULL, e->m, e->v};
+    clt_slab *state[CLT_STATES] = {0};
     clt_slab_range own;
     uint64_t owned = 0;
     for (int i = 0; clt_engine_own(e, i, &own); i++) owned += own.count;
-    if (!e->offloads) return CLT_OK;
-    owned -= CLT_MIN(owned, e->plan->memory.resident);
+    if (!e->offloads && !e->host_weights) return CLT_OK;
+    if (e->offloads) {
+        if (e->copy) state[CLT_STATE_WEIGHTS] = e->master;
+        state[CLT_STATE_FIRST] = e->m;
+        state[CLT_STATE_SECOND] = e->v;
+    }
+    if (e->host_weights)
+        state[e->copy ? CLT_STATE_COPY : CLT_STATE_WEIGHTS] = e->units.source;
+    else
+        owned -= CLT_MIN(owned, e->plan->memory.resident);
     CLT_TRY(clt_offload_create(device_of(e), state, owned, e->file, &e->offload));
     if (e->file && clt_group_rank(e->group) == 0)
         clt_info("optimizer state is in files in %s: %s", e->cfg->shard.offload_folder,
@@ -98,7 +119,7 @@ static clt_status create_narrow_parts(clt_engine *e, const clt_model_shape *shap
                                    &e->wide));
     e->weights = e->wide;
     if (e->sharded_weights) {
-        CLT_TRY(kept_ranges(e, 2, "16-bit weights", &e->copy));
+        CLT_TRY(kept_weights(e, 2, "16-bit weights", &e->copy));
         e->narrow = e->units.weights.slab;
         e->units.source = e->copy;
         return CLT_OK;
@@ -114,7 +135,7 @@ static clt_status create_weights(clt_engine *e) {
     const bool narrow = e->cfg->precision != CLT_F32;
     if (narrow && (e->stage > 0 || e->offloads)) return create_narrow_parts(e, &shape);
     if (e->sharded_weights) {
-        CLT_TRY(kept_ranges(e, 4, "weights", &e->master));
+        CLT_TRY(kept_weights(e, 4, "weights", &e->master));
         e->weights = e->units.weights.slab;
         e->units.source = e->master;
         return CLT_OK;
@@ -181,6 +202,7 @@ clt_status clt_engine_slabs_create(clt_engine *e, bool training) {
     e->stage = training ? e->plan->stage : 0;
     e->sharded_gradients = e->stage >= 2 && !e->plan->whole_gradients;
     e->sharded_weights = e->stage >= 3;
+    e->host_weights = e->sharded_weights && e->cfg->shard.host_weights;
     e->offloads = training && e->cfg->shard.offload != CLT_OFFLOAD_NONE;
     e->split = clt_plan_split(e->plan);
     if (training) CLT_TRY(divide_lanes(e));

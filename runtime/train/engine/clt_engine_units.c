@@ -1,4 +1,5 @@
-/* Weights and gradients that come and go, unit by unit (clt_model.h), where each rank keeps its part only.
+/* Weights and gradients that come and go, unit by unit (clt_model.h), where each rank keeps its part only, or
+ * keeps the weights in the host's memory.
  *
  * The model reads weights from, and writes gradients to, slabs whose pieces are its units. A unit is present
  * while a buffer stands in its piece. The first and the last unit (embedding, head) have buffers of their
@@ -41,7 +42,10 @@ static clt_status create_holder(clt_engine *e, uint32_t bytes, int blocks, const
 }
 
 static void destroy_holder(clt_unit_holder *h) {
-    for (int i = 0; i < h->n; i++) clt_buffer_destroy(h->place[i].buffer);
+    for (int i = 0; i < h->n; i++) {
+        clt_mark_release(h->place[i].there);
+        clt_buffer_destroy(h->place[i].buffer);
+    }
     clt_free(h->place);
     clt_slab_destroy(h->slab);
 }
@@ -111,21 +115,58 @@ static clt_unit_place *free_place(clt_engine_units *u, int unit) {
 
 /* --- weights --- */
 
-/* Begins to gather a unit that is absent. */
-static clt_status fetch(clt_engine *e, clt_unit_place *p, int unit) {
-    clt_unit_holder *h = &e->units.weights;
+/* Queues copies of what this rank keeps of a unit from the host's memory to its place. */
+static clt_status copy_kept(clt_engine *e, const clt_unit_place *p, clt_slab_range x) {
+    const clt_slab *kept = e->units.source;
+    const uint64_t bytes = kept->element_bytes;
+    for (uint64_t done = 0, n; done < x.count; done += n) {
+        const clt_ref at = clt_slab_at(kept, x.first + done, &n);
+        void *host;
+        n = CLT_MIN(n, x.count - done);
+        if (!at.buf) continue;
+        CLT_TRY(clt_buffer_host(at.buf, &host));
+        CLT_TRY(clt_buffer_fetch(p->buffer, done * bytes, (char *)host + at.off * bytes, n * bytes));
+    }
+    return CLT_OK;
+}
+
+/* The same in the queue of copies to the device, when nothing queued so far uses the place. */
+static clt_status bring_kept(clt_engine *e, clt_unit_place *p, clt_slab_range x) {
+    clt_device *dev = clt_ops_device(e->ops);
+    CLT_TRY(clt_device_hand_over(dev, CLT_QUEUE_IN));
+    CLT_TRY(copy_kept(e, p, x));
+    clt_mark_release(p->there);
+    CLT_TRY(clt_device_mark(dev, &p->there));
+    return clt_device_use(dev, CLT_QUEUE_COMPUTE);
+}
+
+/* Begins a gather of elements x, as far as they are in bucket b. What a rank keeps in the host's memory is
+ * handed on from the place of the unit, to which the queue of copies brings it. */
+static clt_status gather(clt_engine *e, int b, clt_slab_range x, int64_t *op) {
     const clt_engine_shard_group *w = &e->weights_in;
+    clt_slab *to = e->units.weights.slab, *from = e->host_weights ? to : e->units.source;
+    clt_device *dev = clt_ops_device(e->ops);
+    if (e->host_weights) CLT_TRY(clt_device_use(dev, CLT_QUEUE_IN));
+    const clt_status st =
+        clt_gather_begin(w->gather, (clt_bucket_part){b, x}, from, to, CLT_GATHER_AS_IT_IS, NULL, 0, op);
+    CLT_TRY(clt_device_use(dev, CLT_QUEUE_COMPUTE));
+    return st;
+}
+
+/* Begins to bring a unit that is absent. */
+static clt_status fetch(clt_engine *e, clt_unit_place *p, int unit) {
+    const clt_shards *keep = &e->weights_in.keep;
     const clt_slab_range x = range_of(e, unit);
-    put(h, p, unit);
+    put(&e->units.weights, p, unit);
     p->op = 0;
     if (e->mute) return CLT_OK;
     CLT_TRY(clt_engine_settle_kept(e, x));
-    for (int b = 0; b < w->keep.buckets; b++) {
-        const clt_slab_range all = clt_shards_bucket(&w->keep, b);
+    if (e->host_weights) CLT_TRY(bring_kept(e, p, x));
+    for (int b = 0; b < keep->buckets; b++) {
+        const clt_slab_range all = clt_shards_bucket(keep, b);
         int64_t op = 0;
         if (all.first >= x.first + x.count || x.first >= all.first + all.count) continue;
-        CLT_TRY(clt_gather_begin(w->gather, (clt_bucket_part){b, x}, e->units.source, h->slab,
-                                 CLT_GATHER_AS_IT_IS, NULL, 0, &op));
+        CLT_TRY(gather(e, b, x, &op));
         p->op = CLT_MAX(p->op, op);
     }
     return CLT_OK;
@@ -161,6 +202,9 @@ clt_status clt_engine_need(void *engine, int unit) {
     u->at++;
     if (e->mute) return CLT_OK;
     CLT_TRY(clt_engine_settle_unit(e, range_of(e, unit)));
+    CLT_TRY(clt_device_after(clt_ops_device(e->ops), p->there));
+    clt_mark_release(p->there);
+    p->there = NULL;
     return clt_exchange_join(e->weights_in.gather, p->op);
 }
 

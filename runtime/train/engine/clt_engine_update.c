@@ -5,6 +5,9 @@
 #include "runtime/base/clt_dmath.h"
 #include "runtime/train/engine/clt_engine_internal.h"
 
+/* The weights, and what the model reads of them in 16 bits. */
+enum { BOTH_WEIGHTS = 1 << CLT_STATE_WEIGHTS | 1 << CLT_STATE_COPY };
+
 float clt_engine_loss_scale_now(const clt_engine *e) {
     return e->cfg->precision == CLT_F16 ? (float)e->scale.scale : 1.0f;
 }
@@ -184,24 +187,29 @@ static clt_status copy_wide(clt_engine *e, clt_ref from, clt_slab_range x) {
     return CLT_OK;
 }
 
-/* Without offload fp32 tensors are read where they are, or come from their owners (clt_engine_publish). */
+/* Without offload fp32 tensors are read where they are, or come from their owners (clt_engine_publish); one
+ * rank gets nothing from others. */
 static clt_status hand_out_wide(clt_engine *e, clt_ref from, clt_slab_range x) {
-    return clt_offload_has(e->offload, CLT_STATE_WEIGHTS) ? copy_wide(e, from, x) : CLT_OK;
+    const bool here = clt_offload_has(e->offload, CLT_STATE_WEIGHTS) || clt_group_size(e->group) == 1;
+    return here ? copy_wide(e, from, x) : CLT_OK;
+}
+
+static clt_tensor copy_of(const clt_engine *e, clt_slab_range x) {
+    return clt_tensor_vector(clt_offload_at(e->offload, CLT_STATE_COPY, e->copy, x.first), e->cfg->precision);
 }
 
 static clt_status copy_stretch(clt_engine *e, clt_slab *total, clt_slab_range x) {
     (void)total;
-    CLT_TRY(clt_offload_bring(e->offload, 1u << CLT_STATE_WEIGHTS, x));
+    CLT_TRY(clt_offload_bring(e->offload, BOTH_WEIGHTS, x));
     const clt_ref from = clt_offload_at(e->offload, CLT_STATE_WEIGHTS, e->master, x.first);
-    CLT_TRY(clt_op_cast(e->ops, clt_tensor_vector(from, CLT_F32),
-                        clt_tensor_vector(place(e->copy, x), e->cfg->precision), x.count));
+    CLT_TRY(clt_op_cast(e->ops, clt_tensor_vector(from, CLT_F32), copy_of(e, x), x.count));
     CLT_TRY(hand_out_wide(e, from, x));
-    return clt_offload_leave(e->offload, 0, x);
+    return clt_offload_leave(e->offload, 1u << CLT_STATE_COPY, x);
 }
 
 clt_status clt_engine_copy_weights(clt_engine *e) {
     clt_model_weights_changed(e->model);
-    return e->copy ? each_stretch_of_state(e, NULL, 1u << CLT_STATE_WEIGHTS, copy_stretch) : CLT_OK;
+    return e->copy ? each_stretch_of_state(e, NULL, BOTH_WEIGHTS, copy_stretch) : CLT_OK;
 }
 
 /* --- the optimizer --- */
@@ -226,7 +234,7 @@ static clt_optimizer_params params_of(clt_engine *e, clt_slab *total, clt_slab_r
                                   .groups = {e->groups, 0},
                                   .group_of_block = {e->block_group, x.first / 64},
                                   .status = {e->results, 0},
-                                  .copy = clt_tensor_vector(place(e->copy, x), e->cfg->precision)};
+                                  .copy = copy_of(e, x)};
 }
 
 static clt_status update_stretch(clt_engine *e, clt_slab *total, clt_slab_range x) {
@@ -243,23 +251,23 @@ static clt_status direct_stretch(clt_engine *e, clt_slab *total, clt_slab_range 
     const clt_optimizer_params p = params_of(e, total, x);
     CLT_TRY(clt_op_lamb_direction(e->ops, &p));
     CLT_TRY(clt_engine_lamb_sums(e, &p, x));
-    return clt_offload_leave(e->offload, CLT_STATE_ALL, x);
+    return clt_offload_leave(e->offload, CLT_STATE_ALL & ~(1u << CLT_STATE_COPY), x);
 }
 
 static clt_status apply_stretch(clt_engine *e, clt_slab *total, clt_slab_range x) {
     const clt_engine_lamb *l = &e->lamb;
-    CLT_TRY(clt_offload_bring(e->offload, 1u << CLT_STATE_WEIGHTS, x));
+    CLT_TRY(clt_offload_bring(e->offload, BOTH_WEIGHTS, x));
     const clt_optimizer_params p = params_of(e, total, x);
     CLT_TRY(
         clt_op_lamb_apply(e->ops, &p, (clt_ref){l->tensor_of_block, x.first / 64}, (clt_ref){l->ratio, 0}));
     CLT_TRY(hand_out_wide(e, p.p, x));
-    return clt_offload_leave(e->offload, 1u << CLT_STATE_WEIGHTS, x);
+    return clt_offload_leave(e->offload, BOTH_WEIGHTS, x);
 }
 
 static clt_status update_lamb(clt_engine *e, clt_slab *total) {
     CLT_TRY(each_stretch_of_state(e, total, CLT_STATE_ALL, direct_stretch));
     CLT_TRY(clt_engine_lamb_ratios(e));
-    return each_stretch_of_state(e, total, 1u << CLT_STATE_WEIGHTS, apply_stretch);
+    return each_stretch_of_state(e, total, BOTH_WEIGHTS, apply_stretch);
 }
 
 clt_status clt_engine_update(clt_engine *e, clt_slab *total, const clt_engine_step_params *at) {

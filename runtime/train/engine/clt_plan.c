@@ -11,7 +11,7 @@ const char *clt_recompute_text(const clt_plan *p) {
 }
 
 uint64_t clt_plan_pinned_bytes(const clt_plan_memory *m) {
-    return m->host + m->model.host;
+    return m->host + m->host_weights + m->model.host;
 }
 
 /* --- lanes --- */
@@ -113,16 +113,16 @@ clt_model_shape clt_plan_shape(const clt_config *c, const clt_plan *p, bool trai
                              .eight_attention = c->attention_bits == 8};
 }
 
-/* Whether the inputs of blocks fit beside those of the host's other ranks. Offloaded state takes what is
- * left. */
-static bool host_takes_inputs(const clt_plan *p, const clt_plan_room *r, const clt_plan_memory *m) {
-    return !r->host || m->model.host <= r->host / (uint64_t)p->per_host;
+/* Whether weights and the inputs of blocks fit beside those of the host's other ranks. Offloaded state takes
+ * what is left. */
+static bool host_has_room(const clt_plan *p, const clt_plan_room *r, const clt_plan_memory *m) {
+    return !r->host || m->host_weights + m->model.host <= r->host / (uint64_t)p->per_host;
 }
 
 static bool fits(const clt_config *c, const clt_plan *p, const clt_plan_room *r, int64_t microbatch,
                  clt_plan_memory *m) {
     return clt_plan_memory_of(c, p, r->type, microbatch, m) == CLT_OK && m->total <= r->capacity &&
-           m->largest <= r->max_alloc && host_takes_inputs(p, r, m);
+           m->largest <= r->max_alloc && host_has_room(p, r, m);
 }
 
 /* Without the logits buffer, whose size may shrink with more samples (its groups are even), memory grows with
@@ -131,7 +131,7 @@ static bool fits_without_logits(const clt_config *c, const clt_plan *p, const cl
                                 int64_t microbatch) {
     clt_plan_memory m;
     return clt_plan_memory_of(c, p, r->type, microbatch, &m) == CLT_OK &&
-           m.total - m.model.logits <= r->capacity && host_takes_inputs(p, r, &m);
+           m.total - m.model.logits <= r->capacity && host_has_room(p, r, &m);
 }
 
 /* The largest microbatch up to `most` that fits, 0 if none does. */
@@ -198,6 +198,12 @@ char *clt_plan_advice(const clt_config *cfg, const clt_plan *plan, const clt_pla
         return clt_format("cltrain.offload: host with cltrain.recompute: blocks and microbatch 1 (%s)",
                           clt_human_bytes((double)m.total, b));
     c.shard.offload = cfg->shard.offload;
+    c.shard.host_weights = p.stage == CLT_MOST_STAGE;
+    if (r->type != CLT_DEVICE_CPU && fits(&c, &p, r, 1, &m))
+        return clt_format(
+            "cltrain.offload_parameters: host with cltrain.recompute: blocks and microbatch 1 (%s)",
+            clt_human_bytes((double)m.total, b));
+    c.shard.host_weights = cfg->shard.host_weights;
     const bool tokens = clt_model_get_facts(c.model).vocab_size > 0;
     for (c.max_seq_len /= 2; tokens && c.max_seq_len >= 64; c.max_seq_len /= 2)
         if (fits(&c, &p, r, 1, &m))
@@ -290,8 +296,10 @@ static void set_groups(clt_plan *p, int degree) {
     p->replicas = p->ranks / p->shard_ranks;
 }
 
-static void set_stage(clt_plan *p, int stage, int degree) {
-    p->stage = degree > 1 ? stage : 0;
+/* Weights in the host's memory come as at stage 3 even where one rank keeps all of them. */
+static void set_stage(const clt_config *c, clt_plan *p, int stage, int degree) {
+    const bool brings = c->shard.host_weights && stage == CLT_MOST_STAGE;
+    p->stage = degree > 1 || brings ? stage : 0;
     p->whole_gradients = p->raised = false;
     set_groups(p, degree);
 }
@@ -309,7 +317,7 @@ clt_status clt_plan_choose(const clt_config *c, const clt_plan_room *r, clt_plan
     int degree, replicas, stage = first;
     CLT_TRY(clt_config_shard_groups(c, p->ranks, &degree, &replicas));
     do {
-        set_stage(p, stage, degree);
+        set_stage(c, p, stage, degree);
         p->raised = stage > first;
         CLT_TRY(place(c, r, p, fits));
     } while (!*fits && p->stage == stage && stage++ < last);
@@ -326,7 +334,7 @@ clt_status clt_plan_fit_stage(const clt_config *c, const clt_plan_room *r, int s
                               bool *fits) {
     int degree, replicas;
     CLT_TRY(clt_config_shard_groups(c, p->ranks, &degree, &replicas));
-    set_stage(p, stage, c->shard.zero_stage == 0 ? p->ranks : degree);
+    set_stage(c, p, stage, c->shard.zero_stage == 0 ? p->ranks : degree);
     return place(c, r, p, fits);
 }
 

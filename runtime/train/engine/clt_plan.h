@@ -19,7 +19,8 @@ typedef struct {
     uint64_t weights, copy, gradients, optimizer, reduction; /* copy: the 16-bit weights */
     clt_model_memory model;
     uint64_t total, largest;
-    uint64_t host; /* bytes of host memory (cltrain.offload), without those of the model */
+    uint64_t host;         /* bytes of host memory (cltrain.offload), without those of the model */
+    uint64_t host_weights; /* the same (cltrain.offload_parameters) */
     uint64_t resident,
         resident_bytes;       /* with offload: elements that stay on the device; of all their state */
     uint64_t file, file_step; /* bytes in files (cltrain.offload: file); each way in a step */
@@ -124,7 +125,7 @@ clt_model_shape clt_plan_shape(const clt_config *cfg, const clt_plan *p, bool tr
 clt_status clt_plan_memory_of(const clt_config *cfg, const clt_plan *p, clt_device_type type,
                               int64_t microbatch, clt_plan_memory *out);
 
-/* Host memory of one rank: offloaded state, or what files pass through, and inputs of blocks. */
+/* Host memory of one rank: offloaded state, or what files pass through, weights, and inputs of blocks. */
 uint64_t clt_plan_pinned_bytes(const clt_plan_memory *m);
 
 /* For messages: "" or what is recomputed, as ", norms recomputed". */

@@ -22,8 +22,18 @@ uint64_t clt_plan_offload_stretch(uint64_t offloaded) {
     return CLT_MIN(offloaded, CLT_PLAN_OFFLOAD_CHUNKS * (uint64_t)CLT_CHUNK);
 }
 
+/* Bytes of a weight that the model reads, as the rank's part has it. */
+static uint64_t read_bytes(const clt_plan_sizes *s) {
+    return s->narrow ? NARROW : WIDE;
+}
+
+/* Elements of each tensor in a place that they pass through. */
+static uint64_t stretch(const clt_plan_sizes *s) {
+    return clt_plan_offload_stretch(s->host_weights ? s->owned : leaving(s));
+}
+
 uint64_t clt_plan_weights_bytes(const clt_plan_sizes *s) {
-    const uint64_t part = s->narrow ? s->owned : s->kept;
+    const uint64_t part = s->narrow ? s->owned : s->host_weights ? 0 : s->kept;
     const uint64_t master = (s->offload && s->narrow ? s->resident : part) * WIDE;
     if (s->narrow && s->stage == 0 && !s->offload) return s->total * WIDE;
     if (s->narrow) return master + s->wide * WIDE;
@@ -32,7 +42,7 @@ uint64_t clt_plan_weights_bytes(const clt_plan_sizes *s) {
 
 uint64_t clt_plan_copy_bytes(const clt_plan_sizes *s) {
     if (!s->narrow) return 0;
-    return (s->stage < 3 ? s->total : s->kept + s->gathered) * NARROW;
+    return (s->stage < 3 ? s->total : (s->host_weights ? 0 : s->kept) + s->gathered) * NARROW;
 }
 
 uint64_t clt_plan_gradients_bytes(const clt_plan_sizes *s) {
@@ -42,17 +52,21 @@ uint64_t clt_plan_gradients_bytes(const clt_plan_sizes *s) {
 
 uint64_t clt_plan_optimizer_bytes(const clt_plan_sizes *s) {
     const uint64_t moments = (s->offload ? s->resident : s->owned) * WIDE * (uint64_t)s->moments;
-    const uint64_t place = clt_plan_offload_stretch(leaving(s)) * WIDE * offloaded(s);
+    const uint64_t place = stretch(s) * (WIDE * offloaded(s) + (s->host_weights ? read_bytes(s) : 0));
     return moments + CLT_PLAN_OFFLOAD_PLACES * place + s->total / GROUP * (s->ratios ? 3 : 1);
 }
 
 static uint64_t slots_bytes(const clt_plan_sizes *s) {
-    const uint64_t slot = clt_plan_offload_stretch(leaving(s)) * WIDE * offloaded(s) + CLT_SCRATCH_ALIGN;
+    const uint64_t slot = stretch(s) * WIDE * offloaded(s) + CLT_SCRATCH_ALIGN;
     return leaving(s) ? CLT_PLAN_FILE_SLOTS * slot + CLT_SCRATCH_MOST : 0;
 }
 
 uint64_t clt_plan_host_bytes(const clt_plan_sizes *s) {
     return s->files ? slots_bytes(s) : leaving(s) * WIDE * offloaded(s);
+}
+
+uint64_t clt_plan_host_weights_bytes(const clt_plan_sizes *s) {
+    return s->host_weights ? s->kept * read_bytes(s) : 0;
 }
 
 uint64_t clt_plan_resident_bytes(const clt_plan_sizes *s) {
@@ -146,7 +160,7 @@ static clt_status find_shards(const clt_plan *p, const clt_slab_table *t, clt_pl
 }
 
 static bool keeps_whole_gradients(const clt_config *c, const clt_plan *p, int64_t microbatch) {
-    return p->stage < 2 || p->whole_gradients || clt_plan_lane_is_split(c, p, microbatch);
+    return p->stage < 2 || p->ranks == 1 || p->whole_gradients || clt_plan_lane_is_split(c, p, microbatch);
 }
 
 /* The split that gradients are reduced by. Without whole gradients lanes are dealt out, and with numerics
@@ -172,13 +186,14 @@ static clt_status reduction_of(const clt_config *c, const clt_plan *p, const clt
 static uint64_t resident_elements(const clt_config *c, const clt_plan *p, const clt_plan_sizes *s) {
     const double ratio = c->shard.offload_ratio;
     const uint64_t chunks = CLT_CEIL_DIV(s->owned, (uint64_t)CLT_CHUNK), bytes = WIDE * offloaded(s),
-                   room = p->host_room / (uint64_t)p->per_host;
+                   room = p->host_room / (uint64_t)p->per_host,
+                   taken = s->inputs + clt_plan_host_weights_bytes(s);
     uint64_t takes = chunks;
     if (bytes == 0) return 0;
     if (!isnan(ratio))
         takes = (uint64_t)ceil(ratio * (double)chunks);
     else if (!s->files && p->host_room)
-        takes = CLT_MIN(chunks, (room - CLT_MIN(room, s->inputs)) / bytes / CLT_CHUNK);
+        takes = CLT_MIN(chunks, (room - CLT_MIN(room, taken)) / bytes / CLT_CHUNK);
     return s->owned - CLT_MIN(takes * CLT_CHUNK, s->owned);
 }
 
@@ -192,6 +207,7 @@ static clt_status sizes_of(const clt_config *c, const clt_plan *p, const clt_sla
                         .narrow = c->precision != CLT_F32,
                         .offload = c->shard.offload != CLT_OFFLOAD_NONE,
                         .files = c->shard.offload == CLT_OFFLOAD_FILE,
+                        .host_weights = c->shard.host_weights && p->stage >= 3,
                         .total = t->total,
                         .inputs = inputs};
     find_units(c, p, t, &s);
@@ -224,6 +240,7 @@ static clt_status memory_of(const clt_config *c, const clt_plan *p, const clt_sl
     m->gradients = clt_plan_gradients_bytes(&s);
     m->optimizer = clt_plan_optimizer_bytes(&s);
     m->host = clt_plan_host_bytes(&s);
+    m->host_weights = clt_plan_host_weights_bytes(&s);
     m->resident = s.resident;
     m->resident_bytes = clt_plan_resident_bytes(&s);
     m->file = clt_plan_file_bytes(&s);

@@ -16,6 +16,7 @@ typedef struct {
     bool ratios;          /* lamb: a number of each tensor, which blocks name by two more bytes */
     bool narrow, offload; /* narrow: a 16-bit run; offload: cltrain.offload: host or file */
     bool files;           /* cltrain.offload: file */
+    bool host_weights;    /* cltrain.offload_parameters: host, at stage 3 */
     uint64_t total;       /* the whole slab */
     uint64_t owned;       /* of the rank that owns most (clt_shards.h); `total` at stage 0 */
     uint64_t inputs;      /* bytes of host memory that the model takes */
@@ -49,10 +50,13 @@ uint64_t clt_plan_offload_stretch(uint64_t owned);
 uint64_t clt_plan_weights_bytes(const clt_plan_sizes *s);   /* fp32 weights */
 uint64_t clt_plan_copy_bytes(const clt_plan_sizes *s);      /* weights that products read in 16 bits */
 uint64_t clt_plan_gradients_bytes(const clt_plan_sizes *s); /* sums and what a pass writes to */
-/* Moments, or with offload those that stay and what state passes through; the groups of tensors. */
+/* Moments, or with offload those that stay; what passes through from and to the host's memory; the groups of
+ * tensors. */
 uint64_t clt_plan_optimizer_bytes(const clt_plan_sizes *s);
 /* Host bytes of one rank with offload, else 0: the state, or with files what it passes through. */
 uint64_t clt_plan_host_bytes(const clt_plan_sizes *s);
+/* Host bytes of one rank with host_weights, else 0. */
+uint64_t clt_plan_host_weights_bytes(const clt_plan_sizes *s);
 /* Device bytes of offloaded kinds of state, of what stays. They are in the terms above. */
 uint64_t clt_plan_resident_bytes(const clt_plan_sizes *s);
 /* Bytes in files of one rank; those that a step reads, which it also writes. 0 without. */
