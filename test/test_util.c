@@ -1,5 +1,6 @@
 #include "test/test_util.h"
 
+#include <fnmatch.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +35,13 @@ static struct {
     clt_device *saves; /* the CPU whose own row tu_each_variant runs, or NULL */
     int cases;         /* of that row, so far */
     int offered;       /* cases of a row, so far: tu_left_out */
+    const char *row;   /* --row; NULL: all */
 } tu;
+
+static void usage(const char *program) {
+    fprintf(stderr, "usage: %s [--tiny] [--own-rows] [--row PATTERN]\n", program);
+    exit(2);
+}
 
 void tu_init(int argc, char **argv) {
     const char *tiny = getenv("TEST_TINY");
@@ -44,11 +51,17 @@ void tu_init(int argc, char **argv) {
             tu.tiny = tu.interpreted = true;
         } else if (!strcmp(argv[i], "--own-rows")) {
             tu.own_rows = true;
+        } else if (!strcmp(argv[i], "--row") && i + 1 < argc) {
+            tu.row = argv[++i];
+            print_message("[          ] only rows like '%s' (--row)\n", tu.row);
         } else {
-            fprintf(stderr, "usage: %s [--tiny] [--own-rows]\n", argv[0]);
-            exit(2);
+            usage(argv[0]);
         }
     }
+}
+
+bool tu_wants_row(const char *id) {
+    return !tu.row || !fnmatch(tu.row, id, 0);
 }
 
 bool tu_tiny(void) {
@@ -207,7 +220,7 @@ void tu_each_variant(const char *op, void (*run)(int device, const char *id)) {
         tu.second_cpu = is_cpu(d) && d != main_cpu();
         for (int i = 0; i < n; i++) {
             const bool own = strstr(v[i].requires, "type=cpu") != NULL;
-            if (tu.own_rows && !is_own(v, n, i)) continue;
+            if (!tu_wants_row(v[i].id) || (tu.own_rows && !is_own(v, n, i))) continue;
             if (tu_second_cpu() && !own && main_cpu_has(op, v[i].id)) continue;
             print_message("[          ]   %s=%s on %s\n", op, v[i].id, tu_device_name(d));
             tu_assert_ok(clt_variant_force(tu_ops(d), op, v[i].id), "clt_variant_force");

@@ -24,9 +24,12 @@
 #include "runtime/ops/clt_op_slab.h"
 #include "runtime/ops/clt_variant.h"
 
-/* Reads --tiny and --own-rows: with this, tu_each_variant runs only a table's rows with type=cpu, or the
- * first row of a table without them (test/ops/oclgrind.sh). */
+/* Reads --tiny, --own-rows and --row PATTERN. With --own-rows tu_each_variant runs only a table's rows with
+ * type=cpu, or the first row of a table without them (test/ops/oclgrind.sh). With --row, for work on a
+ * kernel, only rows whose id matches the shell pattern. */
 void tu_init(int argc, char **argv);
+/* Whether a row's id matches --row; true without it. */
+bool tu_wants_row(const char *id);
 /* Shapes of at most 64^3 are asked for: by --tiny, or by TEST_TINY=1 in the environment (sanitizers), which
  * leaves the checks of variants on. */
 bool tu_tiny(void);
