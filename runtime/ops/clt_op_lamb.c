@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "runtime/device/clt_slab.h"
-#include "runtime/ops/clt_op_slab.h"
+#include "runtime/ops/clt_op_optimizer_internal.h"
 #include "runtime/ops/clt_rowwise.h"
 #include "runtime/ops/ref/clt_ref.h"
 
@@ -118,24 +118,8 @@ static clt_status check(clt_ops *ops, const clt_variant *v, void *ctx) {
 
 /* --- the operations --- */
 
-static bool takes(const clt_variant *v, const void *call) {
-    const clt_optimizer_params *p = call;
-    const clt_rowwise rows = {
-        .tensors = 5,
-        .t = {{.ref = p->p}, {.ref = p->g}, {.ref = p->m}, {.ref = p->v}, {.ref = p->copy.ref}}};
-    return !clt_variant_wide(v) || clt_rowwise_wide(&rows);
-}
-
 static clt_status pick(clt_ops *ops, const clt_optimizer_params *p, const clt_variant **v) {
-    const clt_tensor_named copy[] = {{"copy", p->copy}};
-    const bool copies = clt_tensor_present(p->copy);
-    char options[64];
-    CLT_TRY(clt_tensor_check_types("optimizer", CLT_DTYPE_PLAIN, copy, 1));
-    snprintf(options, sizeof options, " -DHAS_COPY=%d -DCOPY_TYPE=%d", copies,
-             (int)(copies ? p->copy.type : CLT_F32));
-    const clt_variant_question q = {
-        .op = "lamb", .options = options, .takes = takes, .check = check, .call = p};
-    return clt_variant_pick_for(ops, &q, v);
+    return clt_optimizer_pick(ops, "lamb", check, p, v);
 }
 
 clt_status clt_op_lamb_direction(clt_ops *ops, const clt_optimizer_params *p) {

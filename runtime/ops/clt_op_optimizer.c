@@ -1,6 +1,6 @@
 /* AdamW, Lion and SGD over pieces of the slab. */
 #include "runtime/device/clt_slab.h"
-#include "runtime/ops/clt_op_slab.h"
+#include "runtime/ops/clt_op_optimizer_internal.h"
 #include "runtime/ops/clt_rowwise.h"
 #include "runtime/ops/ref/clt_ref.h"
 
@@ -78,32 +78,32 @@ static bool takes(const clt_variant *v, const void *call) {
     return !clt_variant_wide(v) || clt_rowwise_wide(&rows);
 }
 
-static clt_status pick(clt_ops *ops, const clt_optimizer_params *p, const clt_variant **v) {
+clt_status clt_optimizer_pick(clt_ops *ops, const char *op, clt_variant_check check,
+                              const clt_optimizer_params *p, const clt_variant **v) {
     const clt_tensor_named copy[] = {{"copy", p->copy}};
     const bool copies = clt_tensor_present(p->copy);
     char options[64];
     CLT_TRY(clt_tensor_check_types("optimizer", CLT_DTYPE_PLAIN, copy, 1));
     snprintf(options, sizeof options, " -DHAS_COPY=%d -DCOPY_TYPE=%d", copies,
              (int)(copies ? p->copy.type : CLT_F32));
-    const clt_variant_question q = {
-        .op = "optimizer", .options = options, .takes = takes, .check = check, .call = p};
+    const clt_variant_question q = {.op = op, .options = options, .takes = takes, .check = check, .call = p};
     return clt_variant_pick_for(ops, &q, v);
 }
 
 clt_status clt_op_adamw(clt_ops *ops, const clt_optimizer_params *p) {
     const clt_variant *v;
-    CLT_TRY(pick(ops, p, &v));
+    CLT_TRY(clt_optimizer_pick(ops, "optimizer", check, p, &v));
     return adamw(ops, v, p, p->chunks * CLT_CHUNK);
 }
 
 clt_status clt_op_lion(clt_ops *ops, const clt_optimizer_params *p) {
     const clt_variant *v;
-    CLT_TRY(pick(ops, p, &v));
+    CLT_TRY(clt_optimizer_pick(ops, "optimizer", check, p, &v));
     return simple(ops, v, "lion", p, p->chunks * CLT_CHUNK);
 }
 
 clt_status clt_op_sgd(clt_ops *ops, const clt_optimizer_params *p) {
     const clt_variant *v;
-    CLT_TRY(pick(ops, p, &v));
+    CLT_TRY(clt_optimizer_pick(ops, "optimizer", check, p, &v));
     return simple(ops, v, "sgd", p, p->chunks * CLT_CHUNK);
 }
