@@ -42,6 +42,17 @@ memory() {
     report "memory: $1" $? "$used bytes, plan $plan"
 }
 
+# on_one_rank TEXT KEY key=value ...: what KEY moves to the host's memory, with one queue and with three.
+on_one_rank() {
+    local text=$1 key=$2
+    shift 2
+    memory "$text, one rank" 1 "$@"
+    grep -q "^$key: host saves nothing on a CPU device" "$log" && grep -q "of device memory, .* of host memory" "$log"
+    report "$text: the run says what is in the host's memory" $?
+    same_hash "$text: one rank, one queue" x
+    CLTRAIN_QUEUES=3 CLTRAIN_AHEAD=1 CLTRAIN_BUILD_HELPERS=1 compare "$text: one rank, steps queued ahead, a rehearsal" 1 "$@"
+}
+
 for precision in fp32 amp_bf16; do
     run=("precision=$precision")
     train straight 1 "${run[@]}"
@@ -51,12 +62,7 @@ for precision in fp32 amp_bf16; do
     report "$precision: it has no state in the host's memory" $?
     run+=(cltrain.offload=host)
 
-    memory "$precision, one rank" 1 "${run[@]}"
-    grep -q "^cltrain.offload: host saves nothing on a CPU device" "$log" && grep -q "of device memory, .* of host memory" "$log"
-    report "$precision: the run says where its state is" $?
-    same_hash "$precision: one rank, one queue" x
-    CLTRAIN_QUEUES=3 CLTRAIN_AHEAD=1 CLTRAIN_BUILD_HELPERS=1 \
-        compare "$precision: one rank, steps queued ahead, a rehearsal" 1 "${run[@]}"
+    on_one_rank "$precision, state" cltrain.offload "${run[@]}"
     CLTRAIN_QUEUES=3 memory "$precision, one rank, a part on the device" 1 "${run[@]}" cltrain.offload_ratio=0.6
     same_hash "$precision: one rank, a part of the state on the device" x
     CLTRAIN_QUEUES=3 compare "$precision: two ranks, stage 1, a part of the state on the device" 2 "${run[@]}" \
@@ -74,12 +80,7 @@ for precision in fp32 amp_bf16; do
 
     # The weights that the model reads, without and with the state.
     weights=("precision=$precision" cltrain.zero_stage=3 cltrain.offload_parameters=host)
-    memory "$precision, one rank, weights" 1 "${weights[@]}"
-    grep -q "^cltrain.offload_parameters: host saves nothing on a CPU device" "$log" && grep -q "of device memory, .* of host memory" "$log"
-    report "$precision: the run says where its weights are" $?
-    same_hash "$precision: one rank, weights, one queue" x
-    CLTRAIN_QUEUES=3 CLTRAIN_AHEAD=1 CLTRAIN_BUILD_HELPERS=1 \
-        compare "$precision: one rank, weights, steps queued ahead, a rehearsal" 1 "${weights[@]}"
+    on_one_rank "$precision, weights" cltrain.offload_parameters "${weights[@]}"
     memory "$precision, two ranks, weights" 2 "${weights[@]}"
     same_hash "$precision: two ranks, weights, one queue" x
     CLTRAIN_QUEUES=3 compare "$precision: two ranks, weights and a part of the state" 2 "${weights[@]}" \

@@ -138,9 +138,13 @@ static const char *harmless(void *ctx, const char *path) {
 
 /* A section that is off asks for nothing. */
 static bool satisfied(void *ctx, const char *path, const json_t *v) {
-    static const char flops[] = "flops_profiler.";
+    const char *dot = strchr(path, '.');
     (void)v;
-    return !strncmp(path, flops, strlen(flops)) && !clt_deepspeed_true(ctx, "flops_profiler.enabled");
+    if (!dot) return false;
+    char *key = clt_format("%.*s.enabled", (int)(dot - path), path);
+    const bool off = clt_deepspeed_get(ctx, key) && !clt_deepspeed_true(ctx, key);
+    clt_free(key);
+    return off;
 }
 
 static void drop_autos(json_t *object) {

@@ -7,6 +7,7 @@
 
 /* The weights, and what the model reads of them in 16 bits. */
 enum { BOTH_WEIGHTS = 1 << CLT_STATE_WEIGHTS | 1 << CLT_STATE_COPY };
+enum { BUT_THE_COPY = CLT_STATE_ALL & ~(1 << CLT_STATE_COPY) };
 
 float clt_engine_loss_scale_now(const clt_engine *e) {
     return e->cfg->precision == CLT_F16 ? (float)e->scale.scale : 1.0f;
@@ -247,11 +248,11 @@ static clt_status update_stretch(clt_engine *e, clt_slab *total, clt_slab_range 
 
 /* LAMB's moments and directions, which take the gradients' place. */
 static clt_status direct_stretch(clt_engine *e, clt_slab *total, clt_slab_range x) {
-    CLT_TRY(clt_offload_bring(e->offload, CLT_STATE_ALL, x));
+    CLT_TRY(clt_offload_bring(e->offload, BUT_THE_COPY, x));
     const clt_optimizer_params p = params_of(e, total, x);
     CLT_TRY(clt_op_lamb_direction(e->ops, &p));
     CLT_TRY(clt_engine_lamb_sums(e, &p, x));
-    return clt_offload_leave(e->offload, CLT_STATE_ALL & ~(1u << CLT_STATE_COPY), x);
+    return clt_offload_leave(e->offload, BUT_THE_COPY, x);
 }
 
 static clt_status apply_stretch(clt_engine *e, clt_slab *total, clt_slab_range x) {
@@ -265,7 +266,7 @@ static clt_status apply_stretch(clt_engine *e, clt_slab *total, clt_slab_range x
 }
 
 static clt_status update_lamb(clt_engine *e, clt_slab *total) {
-    CLT_TRY(each_stretch_of_state(e, total, CLT_STATE_ALL, direct_stretch));
+    CLT_TRY(each_stretch_of_state(e, total, BUT_THE_COPY, direct_stretch));
     CLT_TRY(clt_engine_lamb_ratios(e));
     return each_stretch_of_state(e, total, BOTH_WEIGHTS, apply_stretch);
 }
