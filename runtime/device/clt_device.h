@@ -262,6 +262,7 @@ typedef struct {
     /* Device memory in buffers now, and the most so far, without wrapped and pinned ones; pinned memory. */
     uint64_t bytes, peak_bytes, pinned_bytes;
     uint64_t buffers_created, programs_built, programs_loaded, launches;
+    uint64_t sent, fetched; /* bytes of clt_buffer_send, of clt_buffer_fetch (clt_mark.h) */
     double build_seconds;
     uint64_t steady_breaches; /* builds and buffer creations while steady */
     uint64_t shortages;       /* failures because memory or resources ran out, or the device or its compiler

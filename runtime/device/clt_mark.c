@@ -188,6 +188,7 @@ clt_status clt_buffer_send(clt_buffer *src, size_t offset, void *host, size_t by
                                copy_event(src->dev, &event)),
            src->name);
     copy_queued(src, event, "send", bytes);
+    src->dev->counters.sent += bytes;
     return CLT_OK;
 }
 
@@ -200,6 +201,7 @@ clt_status clt_buffer_fetch(clt_buffer *dst, size_t offset, const void *host, si
                                 copy_event(dst->dev, &event)),
            dst->name);
     copy_queued(dst, event, "fetch", bytes);
+    dst->dev->counters.fetched += bytes;
     return CLT_OK;
 }
 

@@ -251,7 +251,8 @@ eight() {
     CLTRAIN_VARIANT=gemm8=portable,quantize=portable in_complete compare "8 bits: portable kernels" $pocl 1 # test_gemm8
     CLTRAIN_QUEUES=3 stage 2 3 ", 8 bits, inputs of blocks and weights in host memory" cltrain.offload_activations=host \
         cltrain.offload_parameters=host
-    CLTRAIN_QUEUES=3 in_complete stage 1 3 ", 8 bits, weights in host memory" cltrain.offload_parameters=host
+    CLTRAIN_QUEUES=3 stage 1 3 ", 8 bits, weights and gradients in host memory" cltrain.offload_parameters=host \
+        cltrain.offload_gradients=host
     for i in 0 1 2; do
         run resumed $pocl "${n[i]}" max_duration="${end[i]}ba" || { tail -n 5 "$tmp/resumed.log"; fail "8 bits"; return; }
     done
@@ -324,7 +325,8 @@ vit() {
         precision=fp32)
     steps=2
     make_reference vit-lamb
-    CLTRAIN_QUEUES=3 compare "ViT, LAMB: state in host memory" $pocl 1 cltrain.offload=host
+    CLTRAIN_QUEUES=3 compare "ViT, LAMB: state and gradients in host memory" $pocl 1 cltrain.offload=host \
+        cltrain.zero_stage=2 cltrain.offload_gradients=host
     CLTRAIN_QUEUES=3 stage 2 3 ", ViT, LAMB, state and weights in host memory" cltrain.offload=host \
         cltrain.offload_parameters=host
     CLTRAIN_QUEUES=3 stage 3 1 ", ViT, LAMB, inputs of blocks in host memory" cltrain.offload_activations=host

@@ -1,8 +1,9 @@
 #!/bin/bash
 # A model that is larger than one rank's device: with 1 GiB a rank, one rank is refused and four ranks train
-# with sharded weights, to the bits of one rank whose device is large enough. `cltrain plan` says so before.
+# with sharded weights, to the bits of one rank whose device is large enough, and so does one rank that keeps state,
+# weights and gradients in the host's memory. `cltrain plan` says so before.
 # timeout: 600
-# at leisure: two runs of 98 million parameters, with checkpoints of 1.2 GB
+# at leisure: three runs of 98 million parameters, with checkpoints of 1.2 GB
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 needs_mpirun
 set=$golden/mpt-variants
@@ -50,9 +51,17 @@ used=$(sed -n 's/.*"device_memory_bytes":\([0-9]*\).*/\1/p' "$tmp/four/metrics.j
 report "the memory of a rank" $? "$used bytes"
 rm -rf "$tmp/four"
 
+host=(cltrain.offload=host cltrain.offload_parameters=host cltrain.offload_gradients=host cltrain.zero_stage=3)
+POCL_MEMORY_LIMIT=$small "$cltrain" train "${settings[@]}" "${host[@]}" --device pocl "save_folder=$tmp/host" >"$log" 2>&1
+report "one rank on 1 GiB trains with everything in the host's memory" $?
+from_host=$("$cltrain" ckpt hash "$tmp/host")
+rm -rf "$tmp/host"
+
 "$cltrain" train "${settings[@]}" --device pocl "save_folder=$tmp/one" >"$log" 2>&1
 report "one rank on a device without limit trains" $?
 want=$("$cltrain" ckpt hash "$tmp/one")
 [ -n "$want" ] && [ "$have" = "$want" ]
 report "weights and moments are those of one rank" $? "$(echo "$have" | tr '\n' ' ')"
+[ -n "$want" ] && [ "$from_host" = "$want" ]
+report "so are those from the host's memory" $? "$(echo "$from_host" | tr '\n' ' ')"
 finish

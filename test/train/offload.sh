@@ -1,5 +1,5 @@
 #!/bin/bash
-# cltrain.offload: host and cltrain.offload_parameters: host on real runs. Hashes of weights and optimizer state are those of a run without offload, at every
+# cltrain.offload, cltrain.offload_parameters and cltrain.offload_gradients: host on real runs. Hashes of weights and optimizer state are those of a run without offload, at every
 # stage of sharding, on one rank and on several, in fp32 and with 16-bit weights, and when a run changes between the two
 # at a stop. Replicas are compared. The memory of a rank is within 2 % of the plan's, and no step allocates any. With 16-bit
 # weights stages 0 and 2 are left to test/long/offload.sh (TEST_COMPLETE=1).
@@ -86,9 +86,20 @@ for precision in fp32 amp_bf16; do
     CLTRAIN_QUEUES=3 compare "$precision: two ranks, weights and a part of the state" 2 "${weights[@]}" \
         cltrain.offload=host cltrain.offload_ratio=0.6
 
+    # Sums of gradients, alone and with everything else.
+    gradients=("precision=$precision" cltrain.zero_stage=2 cltrain.offload_gradients=host)
+    on_one_rank "$precision, gradients" cltrain.offload_gradients "${gradients[@]}"
+    gradients=("${weights[@]}" cltrain.offload_gradients=host)
+    CLTRAIN_QUEUES=3 memory "$precision, weights, gradients and a part of the state" 1 "${gradients[@]}" \
+        cltrain.offload=host cltrain.offload_ratio=0.6
+    same_hash "$precision: one rank, weights, gradients and a part of the state" x
+    compare "$precision: two ranks keep the sums of their parts" 2 "${gradients[@]}"
+    grep -q "^cltrain.offload_gradients: host is for runs of one rank" "$log"
+    report "$precision: two ranks say so" $?
+
     # The last one begins with a run that has nothing in the host's memory.
     train legs 2 "${run[@]}" "${weights[@]}" max_duration=1ba && train legs 1 "precision=$precision" max_duration=2ba &&
-        CLTRAIN_QUEUES=3 train legs 1 "${run[@]}" "${weights[@]}"
+        CLTRAIN_QUEUES=3 train legs 1 "${run[@]}" "${gradients[@]}"
     report "$precision: with, without and with offload" $?
     same_hash "$precision: with, without and with offload, the hashes" legs
     rm -rf "$tmp/straight"
@@ -100,6 +111,35 @@ code=$?
 [ $code = 78 ] && grep -q "cltrain.offload_parameters.* needs stage 3: set cltrain.zero_stage: 3" "$log"
 report "weights in host memory at stage 2 are refused" $? "exit $code"
 
+train x 1 cltrain.offload_gradients=host cltrain.zero_stage=1
+code=$?
+[ $code = 78 ] && grep -q "cltrain.offload_gradients.* needs stage 2 or 3: set cltrain.zero_stage" "$log"
+report "gradients in host memory at stage 1 are refused" $? "exit $code"
+
+# What the sums over lanes have to bear: lanes without samples, of which some follow others that have samples (16 lanes of
+# 9 samples), frozen tensors, gradients that are limited one by one, directions in their place (LAMB), and the next
+# step's gradients while the update of one still brings the total.
+sums=(global_train_batch_size=9 cltrain.exact_lanes=16)
+for more in "optimizer.disable_grad=[norm]" \
+    "algorithms={gradient_clipping: {clipping_type: value, clipping_threshold: 0.0001}} cltrain.guards.gradient_norm=false" \
+    "optimizer={name: lamb, lr: 0.01, weight_decay: 0.01}"; do
+    IFS='|' read -ra keys <<<"${more// cltrain/|cltrain}"
+    train sums 1 "${sums[@]}" "${keys[@]}"
+    report "${keys[0]}: a run without offload" $?
+    want=$("$cltrain" ckpt hash "$tmp/sums")
+    CLTRAIN_QUEUES=3 CLTRAIN_AHEAD=1 compare "${keys[0]}: gradients in host memory" 1 "${sums[@]}" "${keys[@]}" \
+        cltrain.zero_stage=2 cltrain.offload_gradients=host
+    CLTRAIN_QUEUES=3 compare "${keys[0]}: everything in host memory" 1 "${sums[@]}" "${keys[@]}" cltrain.zero_stage=3 \
+        cltrain.offload_gradients=host cltrain.offload_parameters=host cltrain.offload=host
+    rm -rf "$tmp/sums"
+done
+
+# A lane of several microbatches is one chain of additions.
+train x 1 cltrain.offload_gradients=host cltrain.zero_stage=2 global_train_batch_size=32 device_train_microbatch_size=2
+code=$?
+[ $code = 0 ] && grep -q "every rank keeps whole gradients, as at stage 1: a lane has 4 samples, a microbatch 2" "$log"
+report "larger lanes keep whole gradients, and the run says why" $? "exit $code"
+
 # A bit that flips in the host's memory of one replica.
 CLTRAIN_INJECT=flip=1:2:1000003 train flip 3 precision=amp_bf16 cltrain.offload=host cltrain.zero_stage=0 \
     cltrain.guards.replica_hash_interval=1
@@ -110,9 +150,9 @@ report "a flipped bit in offloaded state" $? "exit $code"
 # A step that is skipped leaves weights in the host's memory as they are.
 for where in none host; do
     keys=()
-    [ $where = none ] || keys=(cltrain.zero_stage=3 cltrain.offload_parameters=host)
+    [ $where = none ] || keys=(cltrain.zero_stage=3 cltrain.offload_parameters=host cltrain.offload_gradients=host)
     CLTRAIN_QUEUES=3 CLTRAIN_INJECT=nan=2:2 train "skip-$where" 1 precision=amp_bf16 cltrain.guards.nonfinite=skip "${keys[@]}"
-    report "offload_parameters: $where, a step that is not finite" $?
+    report "offload_parameters and offload_gradients: $where, a step that is not finite" $?
 done
 want=$("$cltrain" ckpt hash "$tmp/skip-none")
 same_hash "the state after a skipped step" skip-host

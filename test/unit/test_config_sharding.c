@@ -115,6 +115,31 @@ static void weights_in_host_memory_need_stage_3(void **state) {
     clt_config_free(c);
 }
 
+static void sums_of_gradients_in_host_memory_need_stage_2(void **state) {
+    (void)state;
+    static const struct {
+        const char *over;
+        bool loads, host;
+    } all[] = {{"cltrain={zero_stage: 2, offload_gradients: host}", true, true},
+               {"cltrain={zero_stage: 3, offload_gradients: host}", true, true},
+               {"cltrain={zero_stage: 2, offload_gradients: none}", true, false},
+               {"cltrain={offload_gradients: host}", false, false}, /* auto may take a lower one */
+               {"cltrain={zero_stage: 1, offload_gradients: host}", false, false}};
+    clt_error_quiet(true);
+    for (size_t i = 0; i < CLT_COUNT_OF(all); i++) {
+        clt_config *c;
+        const clt_status st = clt_config_load(CU_BASE, &all[i].over, 1, &c);
+        if (st != (all[i].loads ? CLT_OK : CLT_BAD_CONFIG)) fail_msg("%s: status %d", all[i].over, st);
+        if (st != CLT_OK) {
+            assert_non_null(strstr(clt_last_error(), "cltrain.offload_gradients"));
+            continue;
+        }
+        assert_int_equal(c->shard.host_gradients, all[i].host);
+        clt_config_free(c);
+    }
+    clt_error_quiet(false);
+}
+
 /* degree 0: refused. */
 static void groups_multiply_to_the_ranks(void **state) {
     (void)state;
@@ -166,6 +191,7 @@ int main(void) {
         cmocka_unit_test(both_keys_may_agree),
         cmocka_unit_test(offload_and_gathers),
         cmocka_unit_test(weights_in_host_memory_need_stage_3),
+        cmocka_unit_test(sums_of_gradients_in_host_memory_need_stage_2),
         cmocka_unit_test(groups_multiply_to_the_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

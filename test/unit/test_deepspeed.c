@@ -509,6 +509,24 @@ static void offloaded_weights_need_stage_3(void **state) {
     clt_config_free(c);
 }
 
+static void gradients_go_with_state_from_stage_2(void **state) {
+    (void)state;
+    static const char *const files[] = {"bf16-zero2-offload.json", "zero2-fp16-offload.json"};
+    for (size_t i = 0; i < CLT_COUNT_OF(files); i++) {
+        clt_config *c;
+        assert_int_equal(load_case(files[i], 1, NULL, 0, &c), CLT_OK);
+        assert_int_equal(c->shard.offload, CLT_OFFLOAD_HOST);
+        assert_true(c->shard.host_gradients);
+        clt_config_free(c);
+    }
+    static const char stage_1[] = "{\"stage\": 1, \"offload_optimizer\": {\"device\": \"cpu\"}}";
+    clt_config *c;
+    assert_int_equal(load_section("zero_optimization", stage_1, &c), CLT_OK);
+    assert_int_equal(c->shard.offload, CLT_OFFLOAD_HOST);
+    assert_false(c->shard.host_gradients);
+    clt_config_free(c);
+}
+
 static void liberties_of_hjson(void **state) {
     (void)state;
     static const struct {
@@ -557,6 +575,7 @@ int main(void) {
                                        cmocka_unit_test(notices_name_keys),
                                        cmocka_unit_test(monitors_are_checked),
                                        cmocka_unit_test(offloaded_weights_need_stage_3),
+                                       cmocka_unit_test(gradients_go_with_state_from_stage_2),
                                        cmocka_unit_test(liberties_of_hjson),
                                        cmocka_unit_test(documentation_lists_every_key)};
     return cmocka_run_group_tests(tests, NULL, NULL);

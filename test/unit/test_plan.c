@@ -65,6 +65,43 @@ static void weights_wait_in_host_memory(void **state) {
         }
 }
 
+/* One rank has no whole gradients on the device: buffers of units, and two places for sums of them.
+ * With L lanes as many sums wait in host memory as L - 1 has ones as a binary number; a chain is one sum. */
+static void sums_of_gradients_wait_in_host_memory(void **state) {
+    (void)state;
+    static const struct {
+        const char *numerics, *lanes;
+        uint64_t sums;
+    } all[] = {{"cltrain.numerics=exact", "cltrain.exact_lanes=8", 3},
+               {"cltrain.numerics=exact", "cltrain.exact_lanes=16", 4},
+               {"cltrain.numerics=exact", "cltrain.exact_lanes=1", 1},
+               {"cltrain.numerics=fast", "cltrain.exact_lanes=8", 1}};
+    for (size_t i = 0; i < CLT_COUNT_OF(all); i++) {
+        const char *const over[] = {"precision=fp32",   all[i].numerics,
+                                    all[i].lanes,       "cltrain.zero_stage=2",
+                                    "model.n_layers=9", "cltrain.offload_gradients=host"};
+        clt_config *c = load(over, CLT_COUNT_OF(over));
+        const clt_plan_room room = {.type = CLT_DEVICE_GPU, .capacity = UINT64_MAX, .max_alloc = UINT64_MAX};
+        clt_plan on_host, on_device;
+        assert_int_equal(clt_plan_make(c, 1, &room, &on_host), CLT_OK);
+        c->shard.host_gradients = false;
+        assert_int_equal(clt_plan_make(c, 1, &room, &on_device), CLT_OK);
+        const clt_plan_memory *m = &on_host.memory, *d = &on_device.memory;
+        assert_int_equal(on_host.stage, 2);
+        assert_int_equal(on_device.stage, 0);
+        assert_int_equal(m->host_gradients, all[i].sums * m->elements * 4);
+        assert_int_equal(clt_plan_pinned_bytes(m), m->host_gradients);
+        assert_int_equal(d->host_gradients, 0);
+        assert_int_equal(m->gradient_slabs, 0);
+        const uint64_t stretch = clt_plan_offload_stretch(m->elements) * 4;
+        assert_in_range(m->gradients, m->elements * 4 / 3, m->elements * 4 / 4 * 3); /* 5 of 9 blocks */
+        assert_int_equal(m->optimizer, d->optimizer + CLT_PLAN_OFFLOAD_PLACES * stretch);
+        clt_plan_free(&on_host);
+        clt_plan_free(&on_device);
+        clt_config_free(c);
+    }
+}
+
 /* All inputs of blocks but three wait in host memory, and take none of the device's. */
 static void inputs_of_blocks_wait_in_host_memory(void **state) {
     (void)state;
@@ -219,6 +256,7 @@ static void lanes_are_divided(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(weights_wait_in_host_memory),
+        cmocka_unit_test(sums_of_gradients_wait_in_host_memory),
         cmocka_unit_test(inputs_of_blocks_wait_in_host_memory),
         cmocka_unit_test(recomputation_follows_the_memory_where_it_is_open),
         cmocka_unit_test(logits_groups_give_way_to_memory),

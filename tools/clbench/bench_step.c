@@ -277,8 +277,11 @@ static clt_status time_steps(const step_bench *b, step_work *w, int *step) {
     const clt_offload_traffic before = clt_engine_offload_traffic(w->engine);
     clt_engine_time_offload(w->engine, b->offload.folder); /* beside files a wait is nothing */
     const int least = b->steps ? (int)b->steps : LEAST;
+    clt_device_counters counters;
+    clt_device_get_counters(b->dev, &counters);
     CLT_TRY(run_steps(w, &w->batch, step, least, b->steps ? 0 : b->seconds, &w->step_seconds));
-    if (!b->offload.where) return CLT_OK;
+    if (!step_offload_any(&b->offload)) return CLT_OK;
+    step_offload_moved(&w->offload, b->dev, counters, w->steps);
     w->offload.step = step_offload_since(w->engine, before, w->steps);
     if (!b->offload.folder) CLT_TRY(measure_update(w, step));
     step_offload_end(&w->offload, b->dev, w->shape->name, w->step_seconds);
@@ -504,8 +507,7 @@ int bench_step(int argc, char **argv) {
         {"numerics", 0, CLT_OPT_STR, &b.numerics, "MODE", "exact or fast; default as in training"},
         {"recompute", 0, CLT_OPT_STR, &b.recompute, "WHAT", "none, norms, blocks; default as in training"},
         {"no-bias", 0, CLT_OPT_FLAG, &b.no_bias, NULL, "models without biases, also in norms"},
-        {"no-clip", 0, CLT_OPT_FLAG, &b.no_clip, NULL,
-         "no gradient clipping; the norm is not computed either, except for amp_fp16, which needs it"},
+        {"no-clip", 0, CLT_OPT_FLAG, &b.no_clip, NULL, "no clipping; no norm, either, but for amp_fp16"},
         {"microbatch", 0, CLT_OPT_INT, &b.microbatch, "N", "samples of a microbatch (default: what fits)"},
         {"accumulate", 0, CLT_OPT_INT, &b.accumulate, "N", "microbatches per step (default 1)"},
         {"offload", 0, CLT_OPT_STR, &b.offload.where, "WHERE",
@@ -515,6 +517,7 @@ int bench_step(int argc, char **argv) {
          "part of the state that is offloaded, 0 to 1 (default: 1, or what the host's memory takes)"},
         {"offload-activations", 0, CLT_OPT_FLAG, &b.offload.activations, NULL, "blocks' inputs on the host"},
         {"offload-parameters", 0, CLT_OPT_FLAG, &b.offload.parameters, NULL, "weights on the host"},
+        {"offload-gradients", 0, CLT_OPT_FLAG, &b.offload.gradients, NULL, "sums of gradients on the host"},
         {"steps", 0, CLT_OPT_INT, &b.steps, "N", "time exactly N steps, after one of two microbatches"},
         {"seconds", 't', CLT_OPT_FLOAT, &b.seconds, "S", "time to spend measuring a row (default 3)"},
         {"peak", 0, CLT_OPT_FLOAT, &b.peak_given, "TFLOPS", "nominal peak of this precision, for MFU"},

@@ -7,6 +7,10 @@
 
 /* --- options --- */
 
+bool step_offload_any(const step_offload_options *o) {
+    return o->where || o->parameters || o->gradients;
+}
+
 const char *step_offload_check(const step_offload_options *o) {
     const bool file = o->where && !strcmp(o->where, "file");
     if (o->where && !file && strcmp(o->where, "host")) return "--offload must be host or file";
@@ -22,7 +26,9 @@ char *step_offload_keys(const step_offload_options *o) {
     if (o->folder) clt_str_addf(&s, ", offload_folder: \"%s\"", o->folder);
     if (o->ratio >= 0) clt_str_addf(&s, ", offload_ratio: %.9g", o->ratio);
     if (o->activations) clt_str_add(&s, ", offload_activations: host");
-    if (o->parameters) clt_str_add(&s, ", zero_stage: 3, offload_parameters: host");
+    if (o->parameters || o->gradients) clt_str_addf(&s, ", zero_stage: %d", o->parameters ? 3 : 2);
+    if (o->parameters) clt_str_add(&s, ", offload_parameters: host");
+    if (o->gradients) clt_str_add(&s, ", offload_gradients: host");
     return s.s;
 }
 
@@ -42,9 +48,8 @@ clt_status step_offload_begin(const step_offload_options *o, clt_device *dev, co
                          o->activations ? "--microbatch"
                          : o->where     ? "--offload-ratio"
                                         : "--model");
-    if (!o->where) return CLT_OK;
-    return o->folder ? clt_scratch_measure(o->folder, DISK, most_seconds, &out->disk)
-                     : bench_link_measure(dev, PIECE, LINK, &out->link);
+    if (o->folder) CLT_TRY(clt_scratch_measure(o->folder, DISK, most_seconds, &out->disk));
+    return step_offload_any(o) ? bench_link_measure(dev, PIECE, LINK, &out->link) : CLT_OK;
 }
 
 /* --- after it --- */
@@ -54,6 +59,13 @@ clt_offload_traffic step_offload_since(const clt_engine *e, clt_offload_traffic 
     const uint64_t n = (uint64_t)steps;
     return (clt_offload_traffic){(t.read - before.read) / n, (t.written - before.written) / n,
                                  (t.seconds - before.seconds) / steps, (t.waited - before.waited) / steps};
+}
+
+void step_offload_moved(step_offload *w, const clt_device *dev, clt_device_counters before, int steps) {
+    clt_device_counters now;
+    clt_device_get_counters(dev, &now);
+    w->moved_in = (now.fetched - before.fetched) / (uint64_t)steps;
+    w->moved_out = (now.sent - before.sent) / (uint64_t)steps;
 }
 
 void step_offload_end(step_offload *w, const clt_device *dev, const char *name, double seconds) {
@@ -144,24 +156,43 @@ static void print_rates(const step_offload_options *o, const step_offload *w) {
            out * 1e-9, alone(o, w) * 1e-9);
 }
 
+/* Seconds that the link needs at least for what a step's passes move: all but the update's bytes. */
+static double passes_on_link(const step_offload *w) {
+    const double in = (double)w->moved_in - (double)w->step.read,
+                 out = (double)w->moved_out - (double)w->step.written;
+    const double ways = CLT_MAX(in / w->link.in, out / w->link.out);
+    return CLT_MAX(CLT_MAX(ways, (in + out) / w->link.both), 0.0);
+}
+
+/* A link that is busy for most of the passes is what they wait for. */
+static void print_bound(const step_offload_options *o, const step_offload *w, double seconds) {
+    const double share = CLT_MIN(w->step.seconds / seconds, 1.0), link = passes_on_link(w),
+                 passes = CLT_MAX(seconds - w->step.seconds, 0.0);
+    const bool waits = link >= 0.8 * passes;
+    printf("  bound by     %s: the update takes %.1f %% of a step of %.3f s; without it %.3f s, of which the "
+           "link needs %.3f s\n",
+           share >= 0.5 && o->folder ? "the disk"
+           : share >= 0.5 || waits   ? "the link"
+                                     : "the device's computation",
+           100 * share, seconds, passes, link);
+}
+
 void step_offload_print(const step_offload_options *o, const step_offload *w, const clt_plan *p,
                         double seconds) {
     const clt_plan_memory *m = &p->memory;
     char host[32], file[32], stays[32], device[32];
-    if (!o->where) return;
-    printf("  state        %s in host memory, %s in files, %s on the device; %s of device memory in use\n",
-           clt_human_bytes((double)w->pinned_bytes, host), clt_human_bytes((double)m->file, file),
-           clt_human_bytes((double)m->resident_bytes, stays),
-           clt_human_bytes((double)w->device_bytes, device));
-    printf("  a step       moves %.2f GB to the device and %.2f GB back\n", (double)w->step.read * 1e-9,
-           (double)w->step.written * 1e-9);
+    if (!step_offload_any(o)) return;
+    printf(
+        "  state        %s in host memory, %s in files, %s of what is offloaded on the device; %s of device "
+        "memory in use\n",
+        clt_human_bytes((double)w->pinned_bytes, host), clt_human_bytes((double)m->file, file),
+        clt_human_bytes((double)m->resident_bytes, stays), clt_human_bytes((double)w->device_bytes, device));
+    printf(
+        "  a step       moves %.2f GB to the device and %.2f GB back, of which its update %.2f and %.2f GB\n",
+        (double)w->moved_in * 1e-9, (double)w->moved_out * 1e-9, (double)w->step.read * 1e-9,
+        (double)w->step.written * 1e-9);
     if (moved(w) > 0) print_rates(o, w);
-    const double share = CLT_MIN(w->step.seconds / seconds, 1.0);
-    printf("  bound by     %s: the update takes %.1f %% of a step of %.3f s; without it %.3f s\n",
-           share < 0.5 ? "the device's computation"
-           : o->folder ? "the disk"
-                       : "the link",
-           100 * share, seconds, CLT_MAX(seconds - w->step.seconds, 0.0));
+    print_bound(o, w, seconds);
     fflush(stdout);
 }
 
@@ -171,11 +202,13 @@ void step_offload_json(const step_offload_options *o, const step_offload *w, con
     clt_str_addf(out,
                  "\"offload\": \"%s\", \"host_bytes\": %llu, \"file_bytes\": %llu, \"resident_bytes\": %llu, "
                  "\"device_bytes\": "
-                 "%llu, \"step_read_bytes\": %llu, \"step_written_bytes\": %llu, \"update_seconds\": %.6g, "
+                 "%llu, \"moved_in_bytes\": %llu, \"moved_out_bytes\": %llu, \"step_read_bytes\": %llu, "
+                 "\"step_written_bytes\": %llu, \"update_seconds\": %.6g, "
                  "\"update_gbps\": %.6g, \"alone_gbps\": %.6g, \"update_share\": %.4f, ",
                  o->where ? o->where : "none", (unsigned long long)w->pinned_bytes,
                  (unsigned long long)m->file, (unsigned long long)m->resident_bytes,
-                 (unsigned long long)w->device_bytes, (unsigned long long)w->step.read,
+                 (unsigned long long)w->device_bytes, (unsigned long long)w->moved_in,
+                 (unsigned long long)w->moved_out, (unsigned long long)w->step.read,
                  (unsigned long long)w->step.written, w->step.seconds,
                  w->step.seconds > 0 ? moved(w) / w->step.seconds * 1e-9 : 0.0, alone(o, w) * 1e-9,
                  w->step.seconds / seconds);

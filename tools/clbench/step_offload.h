@@ -1,5 +1,6 @@
-/* step_offload: what clbench step measures of offloaded state (--offload): the bytes that a step moves, the
- * rate of its update beside that of the link or the disk alone, and what bounds the step. */
+/* step_offload: what clbench step measures of what is in host memory or files (--offload,
+ * --offload-parameters, --offload-gradients): the bytes that a step moves, the rate of its update beside that
+ * of the link or the disk alone, and what bounds the step. */
 #ifndef CLBENCH_STEP_OFFLOAD_H
 #define CLBENCH_STEP_OFFLOAD_H
 
@@ -12,15 +13,19 @@ typedef struct {
     double ratio;       /* negative: the plan decides */
     bool activations;   /* inputs of blocks in host memory, as cltrain.offload_activations */
     bool parameters;    /* weights in host memory, as cltrain.offload_parameters */
+    bool gradients;     /* sums of gradients there, as cltrain.offload_gradients */
 } step_offload_options;
 
 typedef struct {
     bench_link_rates link;               /* with host memory */
     clt_scratch_rates disk;              /* with files */
-    clt_offload_traffic step;            /* of one step, and its update's seconds */
+    clt_offload_traffic step;            /* of one step's update, and its seconds */
+    uint64_t moved_in, moved_out;        /* bytes to the device and back, of a whole step */
     uint64_t device_bytes, pinned_bytes; /* in use */
 } step_offload;
 
+/* Whether there is anything to measure. */
+bool step_offload_any(const step_offload_options *o);
 /* The first error of the options; NULL: none. */
 const char *step_offload_check(const step_offload_options *o);
 /* Keys of section cltrain, which begin with a comma; the caller frees them. */
@@ -29,8 +34,9 @@ char *step_offload_keys(const step_offload_options *o);
 clt_status step_offload_begin(const step_offload_options *o, clt_device *dev, const clt_plan *p,
                               step_offload *out);
 
-/* What each of the last `steps` steps has moved. */
+/* What each of the last `steps` steps has moved in its update, and as a whole. */
 clt_offload_traffic step_offload_since(const clt_engine *e, clt_offload_traffic before, int steps);
+void step_offload_moved(step_offload *w, const clt_device *dev, clt_device_counters before, int steps);
 /* Before the engine is destroyed, which takes a while where it has much of the host's memory: notes the
  * memory, and says what is known so far. seconds: of a step. */
 void step_offload_end(step_offload *w, const clt_device *dev, const char *name, double seconds);

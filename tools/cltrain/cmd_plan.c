@@ -229,6 +229,7 @@ static char *gradients_text(const clt_plan_memory *m) {
     if (m->gradient_slabs > 0)
         return clt_format("%d slab%s of the weights' size (fixed tree over lanes)", m->gradient_slabs,
                           m->gradient_slabs == 1 ? "" : "s");
+    if (m->host_gradients) return clt_format("buffers of %d blocks", CLT_PLAN_GRADIENT_RING);
     return clt_format("%d sum%s of the rank's part, buffers of %d blocks", m->gradient_sums,
                       m->gradient_sums == 1 ? "" : "s", CLT_PLAN_GRADIENT_RING);
 }
@@ -249,7 +250,11 @@ static char *moments_text(const clt_config *c, const clt_plan *p) {
                           p->memory.resident ? "; moments that are not offloaded" : "");
     return clt_format("exp_avg%s%s%s", clt_optimizer_of(c->optimizer.kind)->moments > 1 ? ", exp_avg_sq" : "",
                       p->stage > 0 ? " of the rank's part" : "",
-                      p->memory.host_weights ? "; buffers that weights pass through" : "");
+                      p->memory.host_weights && p->memory.host_gradients
+                          ? "; buffers that weights and gradients pass through"
+                      : p->memory.host_weights   ? "; buffers that weights pass through"
+                      : p->memory.host_gradients ? "; buffers that gradients pass through"
+                                                 : "");
 }
 
 static void print_offload(const clt_config *c, const clt_plan_memory *m) {
@@ -280,6 +285,8 @@ static void print_memory(const clt_config *c, const clt_plan *p, uint64_t capaci
     row("total", m->total, "");
     row("available", capacity, "nine tenths of the device, shared by its ranks");
     if (m->host) print_offload(c, m);
+    if (m->host_gradients)
+        row("host memory", m->host_gradients, "sums of gradients (cltrain.offload_gradients: host)");
     if (m->host_weights) row("host memory", m->host_weights, "weights (cltrain.offload_parameters: host)");
     if (m->model.host)
         row("host memory", m->model.host, "inputs of blocks (cltrain.offload_activations: host)");
@@ -294,7 +301,7 @@ static void print_notes(const clt_config *c, const clt_plan *p, const stages *s)
     clt_plan_notes(c, p, &notes);
     for (size_t i = 0; i < notes.n; i++) printf("note         %s\n", notes.v[i]);
     clt_strv_free(&notes);
-    if (p->whole_gradients || high->stage == p->stage) return;
+    if (p->whole_gradients || high->stage <= p->stage) return;
     clt_plan_notes(c, high, &notes);
     for (size_t i = 0; i < notes.n; i++) printf("note         stage %d: %s\n", high->stage, notes.v[i]);
     clt_strv_free(&notes);
@@ -352,10 +359,10 @@ static void print_json(const clt_config *c, const clt_plan *p, uint64_t capacity
     char *text = json_dumps(summary, JSON_COMPACT);
     json_decref(summary);
     printf("{\"stage\":%d,\"shard_ranks\":%d,\"replicas\":%d,\"host\":%llu,\"host_parameters\":%llu,"
-           "\"host_activations\":%llu,\"file\":%llu,\"file_step\":%llu,",
+           "\"host_gradients\":%llu,\"host_activations\":%llu,\"file\":%llu,\"file_step\":%llu,",
            p->stage, p->shard_ranks, p->replicas, (unsigned long long)m->host,
-           (unsigned long long)m->host_weights, (unsigned long long)m->model.host,
-           (unsigned long long)m->file, (unsigned long long)m->file_step);
+           (unsigned long long)m->host_weights, (unsigned long long)m->host_gradients,
+           (unsigned long long)m->model.host, (unsigned long long)m->file, (unsigned long long)m->file_step);
     print_stages_json(all);
     printf("\"parameters\":%llu,\"microbatch\":%lld,\"weights\":%llu,\"weights_16\":%llu,\"gradients\":%llu,"
            "\"optimizer\":%llu,\"activations\":%llu,\"logits\":%llu,\"workspace\":%llu,\"exchange\":%llu,"

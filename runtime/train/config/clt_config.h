@@ -115,6 +115,7 @@ typedef struct {        /* which ranks hold which part of the state: cltrain.zer
     const char *offload_folder; /* with CLT_OFFLOAD_FILE; NULL without */
     double offload_ratio;       /* part of the state that is offloaded; NaN: the plan decides */
     bool host_weights;          /* cltrain.offload_parameters: host; with zero_stage 3 */
+    bool host_gradients;        /* cltrain.offload_gradients: host; with zero_stage 2 or 3 */
 } clt_shard_config;
 
 typedef struct { /* callbacks.early_stopper */
@@ -368,8 +369,8 @@ void clt_config_lines(const clt_config *c, clt_str *out);
  * DeepSpeed's elasticity names them), "optimizer": {"name", "lr",
  * ...} (of the default group), "scheduler": {"name", ...}, "precision", "loss_scale": {"rule", ...} (null
  * unless amp_fp16), "clipping": {"type", "threshold"} (null: none), "zero_stage" (or "auto"), "offload",
- * "offload_folder" (null unless file), "offload_parameters", "warnings": [lines that the run prints about its
- * configuration]}. The caller frees it. */
+ * "offload_folder" (null unless file), "offload_parameters", "offload_gradients", "warnings": [lines that the
+ * run prints about its configuration]}. The caller frees it. */
 json_t *clt_config_summary(const clt_config *c, int ranks);
 
 /* Every key with type, default, status and reason as Markdown table rows: docs/configuration.md. */

@@ -58,6 +58,7 @@ typedef struct {
     int sharding_strategy;
     int offload;            /* -1: not given */
     int offload_parameters; /* clt_offload */
+    int offload_gradients;  /* the same */
     bool fsdp_config, cpu_offload, reshard_after_forward;
     clt_config_kill_raw kill_loss_spike;
     bool optimizer_monitor, freezes;

@@ -175,6 +175,12 @@ static const clt_key own_keys[] = {
         "the device; host: in the host's memory, from which they come to the device block by block ahead of "
         "their use, on one rank, too, with the same bits",
         .choices = inputs_names),
+    KEY("offload_gradients", offload_gradients, "\"none\"",
+        "where a run of one rank keeps the sums of gradients over microbatches, with zero_stage: 2 or 3; "
+        "none: on the device; host: in the host's memory, to which the gradients of each block go as soon as "
+        "the backward pass has made them, in numerics exact with the same bits; several ranks keep the sums "
+        "of their parts on their devices",
+        .choices = inputs_names),
     KEY("tune", tune, "\"cache\"",
         "kernel variants by shape; off: the tables' order; cache: what cltrain tune measured on this device; "
         "fill: also measures what is missing, in the first step, within 5 s",

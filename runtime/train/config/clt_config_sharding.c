@@ -1,5 +1,5 @@
-/* Sharding: cltrain.zero_stage, cltrain.offload and cltrain.offload_parameters, fsdp_config as Composer reads
- * it, and the groups of ranks that follow from them. */
+/* Sharding: cltrain.zero_stage, cltrain.offload with _parameters and _gradients, fsdp_config as Composer
+ * reads it, and the groups of ranks that follow from them. */
 #include <math.h>
 
 #include "runtime/train/config/clt_config_internal.h"
@@ -67,6 +67,10 @@ static clt_status resolve_offload(clt_schema_reader *r, clt_config_builder *b) {
         return clt_schema_fail(r, "cltrain.offload_parameters",
                                "is host, which needs stage 3: set cltrain.zero_stage: 3 or "
                                "fsdp_config.sharding_strategy: FULL_SHARD, or remove it");
+    s->host_gradients = b->offload_gradients == CLT_OFFLOAD_HOST;
+    if (s->host_gradients && s->zero_stage < 2)
+        return clt_schema_fail(r, "cltrain.offload_gradients",
+                               "is host, which needs stage 2 or 3: set cltrain.zero_stage, or remove it");
     return check_ratio(r, s);
 }
 

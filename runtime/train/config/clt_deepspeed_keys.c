@@ -127,8 +127,9 @@ static const clt_schema offload_param_schema = CLT_SCHEMA(offload_param_keys);
 
 static const clt_key offload_optimizer_keys[] = {
     CLT_KEY_CHECKED(&clt_kind_choice, "device", "\"none\"",
-                    "cpu: cltrain.offload host; nvme: file, which needs nvme_path", .choices = devices,
-                    .nullable = true),
+                    "cpu: cltrain.offload host; nvme: file, which needs nvme_path; both at stages 2 and 3: "
+                    "cltrain.offload_gradients host, too",
+                    .choices = devices, .nullable = true),
     KEY(str, "nvme_path", "null", "with nvme: cltrain.offload_folder"),
     IGNORED(int, "buffer_count", "4", NULL, PLACEMENT),
     IGNORED(bool, "pin_memory", "true", NULL, PLACEMENT),

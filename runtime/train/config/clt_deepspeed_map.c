@@ -158,6 +158,11 @@ static bool is_offload(const char *device) {
     return !strcmp(device, "cpu") || !strcmp(device, "nvme");
 }
 
+/* Sums of gradients, which DeepSpeed keeps beside offloaded state where it shards gradients. */
+static clt_status map_gradients(clt_deepspeed *d, int stage, const char *from) {
+    return stage < 2 ? CLT_OK : clt_deepspeed_put(d, from, "cltrain.offload_gradients", json_string("host"));
+}
+
 /* Optimizer state in files. */
 static clt_status map_files(clt_deepspeed *d, const char *from) {
     static const char path[] = "zero_optimization.offload_optimizer.nvme_path";
@@ -202,6 +207,7 @@ static clt_status map_offload(clt_deepspeed *d, int stage) {
     }
     if (is_offload(name) && part < 1.0)
         CLT_TRY(clt_deepspeed_put(d, ratio, "cltrain.offload_ratio", json_real(part)));
+    if (is_offload(name)) CLT_TRY(map_gradients(d, stage, from));
     if (!strcmp(name, "nvme")) return map_files(d, from);
     return clt_deepspeed_put(d, from, to, json_string(is_offload(name) ? "host" : "none"));
 }

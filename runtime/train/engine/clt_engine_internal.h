@@ -28,7 +28,7 @@ typedef struct {
     int unit; /* that is there, or on its way; -1: none */
     bool in_use;
     int64_t op;      /* that brings its weights, or takes its gradients */
-    clt_mark *there; /* behind the copies that bring its weights from the host's memory; NULL: none */
+    clt_mark *there; /* behind copies: of its weights from the host's memory, or of its gradients to it */
 } clt_unit_place;
 
 typedef struct {
@@ -61,6 +61,8 @@ typedef struct {
     clt_reduce_plan *gather;     /* inside the group */
     clt_reduce_plan *between;    /* over the replicas; NULL: one group of all */
 } clt_engine_shard_group;
+
+typedef struct clt_engine_host_sums clt_engine_host_sums;
 
 /* Trust ratios of tensors (clt_engine_lamb.c has the layouts). */
 typedef struct {
@@ -95,8 +97,9 @@ struct clt_engine {
     clt_offload_ring *offload; /* of master, m, v and copy; NULL: they are on the device */
     clt_scratch *file;         /* where they are with cltrain.offload: file, in training */
     bool sharded_gradients, sharded_weights;
-    bool offloads;     /* cltrain.offload: host or file, in training */
-    bool host_weights; /* cltrain.offload_parameters: host; units.source is pinned */
+    bool offloads;                   /* cltrain.offload: host or file, in training */
+    bool host_weights;               /* cltrain.offload_parameters: host; units.source is pinned */
+    clt_engine_host_sums *host_sums; /* cltrain.offload_gradients: host; level is pinned. NULL: it is not */
     clt_engine_units units;
     clt_slab *level[CLT_LANE_LEVELS]; /* sums of the own ranges between rounds; the first takes the total */
     bool mute;                        /* passes exchange nothing: their results do not matter */
@@ -248,6 +251,10 @@ clt_status clt_engine_grads_need(void *engine, int unit);
 void clt_engine_begin_pass(clt_engine *e, bool training);
 /* The weights have changed, or were never there: units are gathered again. */
 void clt_engine_forget_units(clt_engine *e);
+/* Where a unit's gradients are; NULL: nowhere. *x: its elements. */
+clt_unit_place *clt_engine_gradient_place(clt_engine *e, int unit, clt_slab_range *x);
+/* Elements. */
+uint64_t clt_engine_largest_unit(const clt_engine *e);
 /* A unit's gradients are queued, or this rank has none. */
 clt_status clt_engine_reduce_unit(clt_engine *e, int unit);
 /* Begins and joins what a pass of other ranks exchanges, without a pass on this one. */
@@ -255,6 +262,19 @@ clt_status clt_engine_go_along(clt_engine *e, bool training, bool gradients);
 /* A NaN into the gradient of the guarded tensor if one of `samples` losses from number `at` on is not finite
  * or the previous step cleared the flag. */
 clt_status clt_engine_guard(clt_engine *e, const clt_slab *grads, int64_t at, int64_t samples);
+
+/* --- clt_engine_host_sums.c --- */
+
+/* Needs the units; frees what it made if it fails. NULL may be destroyed. */
+clt_status clt_engine_host_sums_create(clt_engine *e, clt_engine_host_sums **out);
+void clt_engine_host_sums_destroy(clt_engine_host_sums *h);
+/* The sums of a batch begin with round 0 of `rounds`; between open and close its lane's gradients are kept
+ * unit by unit, once each, `empty` or not. After the last close, whose lane must have samples, the total is
+ * in e->level[0], and the chunk sums of chunks that are one unit's alone are its squares, if the norm is
+ * needed. */
+clt_status clt_engine_host_sums_open(clt_engine *e, int round, int rounds, bool empty);
+clt_status clt_engine_host_sums_keep(clt_engine *e, int unit);
+clt_status clt_engine_host_sums_close(clt_engine *e);
 
 /* --- clt_engine_group.c --- */
 

@@ -1,11 +1,11 @@
-/* clt_engine_offload: what the optimizer writes, in the host's memory or in files (cltrain.offload: host,
- * file; cltrain.offload_parameters: host).
+/* clt_engine_offload: what the optimizer reads and writes, in the host's memory or in files (cltrain.offload:
+ * host, file; cltrain.offload_parameters: host; cltrain.offload_gradients: host).
  *
  * The slabs of moments, and in 16-bit runs that of the fp32 weights, are pinned host memory, or a file, which
- * kernels cannot use; so may be the slab of the weights that the model reads, in host memory. Their elements
- * pass through a ring of places on the device, stretch by stretch: while kernels work on one stretch, the
- * next one comes in and the one before it leaves, each in a queue of its own. Between a file and the device
- * they pass through pinned memory, too (clt_engine_file_ring.h).
+ * kernels cannot use; so may be the slabs of the weights that the model reads and of the total gradient, in
+ * host memory. Their elements pass through a ring of places on the device, stretch by stretch: while kernels
+ * work on one stretch, the next one comes in and the one before it leaves, each in a queue of its own.
+ * Between a file and the device they pass through pinned memory, too (clt_engine_file_ring.h).
  *
  *     CLT_TRY(clt_offload_begin(o, states, next, ctx));
  *     for each stretch x, of at most clt_offload_most(o, states) elements, in one piece of each slab:
@@ -23,9 +23,17 @@
 
 #include "runtime/device/clt_slab.h"
 
-/* The state of an optimizer, in the order of clt_engine_parts, and the 16-bit weights. These are brought,
- * too, although kernels only write them: a step that is skipped writes nothing. */
-typedef enum { CLT_STATE_WEIGHTS, CLT_STATE_FIRST, CLT_STATE_SECOND, CLT_STATE_COPY, CLT_STATES } clt_state;
+/* The state of an optimizer, in the order of clt_engine_parts, the 16-bit weights and the total gradient. The
+ * 16-bit weights are brought, too, although kernels only write them: a step that is skipped writes nothing.
+ */
+typedef enum {
+    CLT_STATE_WEIGHTS,
+    CLT_STATE_FIRST,
+    CLT_STATE_SECOND,
+    CLT_STATE_COPY,
+    CLT_STATE_GRADIENT,
+    CLT_STATES
+} clt_state;
 enum { CLT_STATE_ALL = (1 << CLT_STATES) - 1 };
 
 typedef struct clt_offload_ring clt_offload_ring;

@@ -13,7 +13,7 @@
  * With cltrain.offload: host or file the moments, and in 16-bit runs the fp32 weights, are the same ranges in
  * the host's memory or in a file. 16-bit runs then have the fp32 tensors that the model reads at stage 0,
  * too. With cltrain.offload_parameters: host the kept ranges from which units are gathered are in the host's
- * memory. */
+ * memory, with cltrain.offload_gradients: host the sums of gradients. */
 #include <string.h>
 
 #include "runtime/train/engine/clt_engine_internal.h"
@@ -76,16 +76,15 @@ static clt_status create_offload(clt_engine *e) {
     clt_slab_range own;
     uint64_t owned = 0;
     for (int i = 0; clt_engine_own(e, i, &own); i++) owned += own.count;
-    if (!e->offloads && !e->host_weights) return CLT_OK;
+    if (!e->offloads && !e->host_weights && !e->host_sums) return CLT_OK;
     if (e->offloads) {
         if (e->copy) state[CLT_STATE_WEIGHTS] = e->master;
         state[CLT_STATE_FIRST] = e->m;
         state[CLT_STATE_SECOND] = e->v;
     }
-    if (e->host_weights)
-        state[e->copy ? CLT_STATE_COPY : CLT_STATE_WEIGHTS] = e->units.source;
-    else
-        owned -= CLT_MIN(owned, e->plan->memory.resident);
+    if (e->host_weights) state[e->copy ? CLT_STATE_COPY : CLT_STATE_WEIGHTS] = e->units.source;
+    if (e->host_sums) state[CLT_STATE_GRADIENT] = e->level[0];
+    if (!e->host_weights && !e->host_sums) owned -= CLT_MIN(owned, e->plan->memory.resident);
     CLT_TRY(clt_offload_create(device_of(e), state, owned, e->file, &e->offload));
     if (e->file && clt_group_rank(e->group) == 0)
         clt_info("optimizer state is in files in %s: %s", e->cfg->shard.offload_folder,
@@ -155,9 +154,13 @@ static clt_status create_sums(clt_engine *e) {
     e->n_grads = 1;
     e->grads = clt_calloc(1, sizeof *e->grads);
     e->grads[0] = e->units.gradients.slab;
-    for (int i = 0; i < clt_reduce_levels(&e->split); i++)
-        CLT_TRY(own_ranges(e, 4, "gradients", &e->level[i]));
-    return CLT_OK;
+    const clt_slab_range all = {0, e->table.total};
+    for (int i = 0; i < e->plan->memory.gradient_sums; i++)
+        CLT_TRY(e->plan->memory.host_gradients
+                    ? clt_slab_create_pinned(device_of(e), &e->table, &all, 1, 0, sizeof(float), "gradients",
+                                             &e->level[i])
+                    : own_ranges(e, 4, "gradients", &e->level[i]));
+    return e->plan->memory.host_gradients ? clt_engine_host_sums_create(e, &e->host_sums) : CLT_OK;
 }
 
 static clt_status create_gradients(clt_engine *e) {
@@ -215,13 +218,14 @@ clt_status clt_engine_slabs_create(clt_engine *e, bool training) {
     if (!training) return CLT_OK;
     CLT_TRY(create_state(e, "exp_avg", &e->m));
     if (clt_engine_second_moment(e->cfg)) CLT_TRY(create_state(e, "exp_avg_sq", &e->v));
-    CLT_TRY(create_offload(e));
-    return e->sharded_gradients ? create_sums(e) : create_gradients(e);
+    CLT_TRY(e->sharded_gradients ? create_sums(e) : create_gradients(e));
+    return create_offload(e);
 }
 
 void clt_engine_slabs_destroy(clt_engine *e) {
     clt_lane_stack_destroy(e->stack);
     clt_offload_destroy(e->offload);
+    clt_engine_host_sums_destroy(e->host_sums);
     for (int i = 0; i < e->n_grads && e->grads && !e->sharded_gradients; i++) clt_slab_destroy(e->grads[i]);
     for (int i = 0; i < CLT_LANE_LEVELS; i++) clt_slab_destroy(e->level[i]);
     clt_slab *own[] = {e->master, e->copy, e->wide, e->m, e->v};

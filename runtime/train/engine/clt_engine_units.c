@@ -256,12 +256,28 @@ clt_status clt_engine_grads_need(void *engine, int unit) {
                            : &h->place[FIRST_BLOCK + e->units.turn++ % CLT_MAX(blocks, 1)];
     /* Operations look the unit that was there up until they are joined. */
     if (!e->mute) CLT_TRY(clt_exchange_join(e->reduce, p->op));
+    CLT_TRY(clt_device_after(clt_ops_device(e->ops), p->there));
+    clt_mark_release(p->there);
+    p->there = NULL;
     if (p->unit == unit) return CLT_OK;
     put(h, p, unit);
     return clear_padding(e, p);
 }
 
+uint64_t clt_engine_largest_unit(const clt_engine *e) {
+    uint64_t most = largest_block(e);
+    for (int u = 0; u < e->units.n; u += CLT_MAX(e->units.n - 1, 1))
+        most = CLT_MAX(most, range_of(e, u).count);
+    return most;
+}
+
+clt_unit_place *clt_engine_gradient_place(clt_engine *e, int unit, clt_slab_range *x) {
+    *x = range_of(e, unit);
+    return place_with(&e->units.gradients, unit);
+}
+
 clt_status clt_engine_reduce_unit(clt_engine *e, int unit) {
+    if (e->host_sums) return clt_engine_host_sums_keep(e, unit);
     const clt_slab_range x = range_of(e, unit);
     clt_unit_place *p = place_with(&e->units.gradients, unit);
     for (int b = e->shards.buckets - 1; b >= 0; b--) {

@@ -7,7 +7,9 @@
 
 /* The weights, and what the model reads of them in 16 bits. */
 enum { BOTH_WEIGHTS = 1 << CLT_STATE_WEIGHTS | 1 << CLT_STATE_COPY };
+enum { GRADIENT = 1 << CLT_STATE_GRADIENT };
 enum { BUT_THE_COPY = CLT_STATE_ALL & ~(1 << CLT_STATE_COPY) };
+enum { BUT_THE_GRADIENT = CLT_STATE_ALL & ~GRADIENT };
 
 float clt_engine_loss_scale_now(const clt_engine *e) {
     return e->cfg->precision == CLT_F16 ? (float)e->scale.scale : 1.0f;
@@ -101,35 +103,58 @@ static clt_status each_stretch_of_state(clt_engine *e, clt_slab *total, unsigned
     return clt_offload_end(e->offload);
 }
 
-/* Element x.first of a slab that has one piece for the stretch; none: the slab is NULL. */
-static clt_ref place(const clt_slab *s, clt_slab_range x) {
-    return s ? clt_slab_at(s, x.first, NULL) : clt_ref_none();
+/* --- the gradient's norm --- */
+
+/* Where the total gradient of a stretch is. */
+static clt_ref gradient_at(const clt_engine *e, clt_slab *total, clt_slab_range x) {
+    return clt_offload_at(e->offload, CLT_STATE_GRADIENT, total, x.first);
 }
 
-/* --- the gradient's norm --- */
+/* fn for each stretch of the total, which may have to come from the host's memory; fn brings it. */
+static clt_status each_stretch_of_gradient(clt_engine *e, clt_slab *total, stretch_fn fn) {
+    return clt_offload_has(e->offload, CLT_STATE_GRADIENT) ? each_stretch_of_state(e, total, GRADIENT, fn)
+                                                           : each_stretch(e, total, UINT64_MAX, fn);
+}
 
 /* Frozen tensors do not contribute to the norm. */
 static clt_status clear_frozen(clt_engine *e, clt_slab *total, clt_slab_range x) {
+    CLT_TRY(clt_offload_bring(e->offload, GRADIENT, x));
     for (int i = 0; i < e->table.n; i++) {
         const clt_slab_entry *t = &e->table.entry[i];
         const uint64_t first = CLT_MAX(t->offset, x.first),
                        end = CLT_MIN(t->offset + t->count, x.first + x.count);
         if (!e->frozen[i] || end <= first) continue;
-        const clt_ref r = clt_slab_at(total, first, NULL);
+        const clt_ref r = clt_ref_at(gradient_at(e, total, x), first - x.first);
         CLT_TRY(clt_buffer_fill32(r.buf, r.off * 4, 0, (end - first) * 4));
     }
-    return CLT_OK;
+    return clt_offload_leave(e->offload, GRADIENT, x);
 }
 
 static clt_status sum_squares(clt_engine *e, clt_slab *total, clt_slab_range x) {
-    return clt_op_chunk_sumsq(e->ops, place(total, x), x.count / CLT_CHUNK,
-                              (clt_ref){e->chunk_sums, x.first / CLT_CHUNK});
+    CLT_TRY(clt_offload_bring(e->offload, GRADIENT, x));
+    CLT_TRY(clt_op_chunk_sumsq(e->ops, gradient_at(e, total, x), x.count / CLT_CHUNK,
+                               (clt_ref){e->chunk_sums, x.first / CLT_CHUNK}));
+    return clt_offload_leave(e->offload, 0, x);
+}
+
+/* Of the chunks that units share; the others have theirs (clt_engine_host_sums_close). */
+static clt_status sum_shared_chunks(clt_engine *e, clt_slab *total) {
+    uint64_t before = UINT64_MAX;
+    CLT_TRY(clt_offload_begin(e->offload, GRADIENT, NULL, NULL));
+    for (int u = 1; u < e->units.n; u++) {
+        const uint64_t chunk = e->units.start[u] / CLT_CHUNK;
+        if (e->units.start[u] % CLT_CHUNK == 0 || chunk == before) continue;
+        CLT_TRY(sum_squares(e, total, (clt_slab_range){chunk * CLT_CHUNK, CLT_CHUNK}));
+        before = chunk;
+    }
+    return clt_offload_end(e->offload);
 }
 
 /* Of the whole slab, where it is there: one kernel for each piece instead of one for each bucket, which is
  * too small to fill a device. What is not this rank's is replaced by the sums of its owner. */
-static clt_status sum_all_squares(clt_engine *e, clt_slab *total) {
-    if (e->sharded_gradients) return each_stretch(e, total, UINT64_MAX, sum_squares);
+static clt_status sum_all_squares(clt_engine *e, clt_slab *total, bool frozen) {
+    if (e->host_sums && !frozen) return sum_shared_chunks(e, total);
+    if (e->sharded_gradients) return each_stretch_of_gradient(e, total, sum_squares);
     for (uint64_t at = 0, n; at < e->table.total; at += n) {
         clt_slab_at(total, at, &n);
         n = CLT_MIN(n, e->table.total - at);
@@ -144,22 +169,26 @@ static clt_status look_at_guard(clt_engine *e, clt_slab *total, clt_slab_range x
     enum { FIRST = 64 }; /* tensors start at multiples of 64 elements */
     const uint64_t at = e->table.entry[CLT_MAX(e->guarded, 0)].offset;
     if (at < x.first || at >= x.first + x.count) return CLT_OK;
-    return clt_op_sumsq(e->ops, clt_slab_at(total, at, NULL), FIRST,
-                        (clt_ref){e->chunk_sums, at / CLT_CHUNK});
+    CLT_TRY(clt_offload_bring(e->offload, GRADIENT, x));
+    CLT_TRY(clt_op_sumsq(e->ops, clt_ref_at(gradient_at(e, total, x), at - x.first), FIRST,
+                         (clt_ref){e->chunk_sums, at / CLT_CHUNK}));
+    return clt_offload_leave(e->offload, 0, x);
 }
 
 static clt_status clip_values(clt_engine *e, clt_slab *total, clt_slab_range x) {
-    return clt_op_clip_values(e->ops, place(total, x), x.count,
-                              (float)e->cfg->clip_threshold * clt_engine_loss_scale_now(e));
+    CLT_TRY(clt_offload_bring(e->offload, GRADIENT, x));
+    CLT_TRY(clt_op_clip_values(e->ops, gradient_at(e, total, x), x.count,
+                               (float)e->cfg->clip_threshold * clt_engine_loss_scale_now(e)));
+    return clt_offload_leave(e->offload, GRADIENT, x);
 }
 
 clt_status clt_engine_judge_gradient(clt_engine *e, clt_slab *total) {
     const clt_config *c = e->cfg;
     bool frozen = false;
     for (int i = 0; i < e->table.n; i++) frozen |= e->frozen[i];
-    if (frozen) CLT_TRY(each_stretch(e, total, UINT64_MAX, clear_frozen));
-    CLT_TRY(clt_engine_needs_norm(c) ? sum_all_squares(e, total)
-                                     : each_stretch(e, total, UINT64_MAX, look_at_guard));
+    if (frozen) CLT_TRY(each_stretch_of_gradient(e, total, clear_frozen));
+    CLT_TRY(clt_engine_needs_norm(c) ? sum_all_squares(e, total, frozen)
+                                     : each_stretch_of_gradient(e, total, look_at_guard));
     CLT_TRY(clt_engine_gather_sums(e));
     const clt_norm_status_params p = {.chunk_sums = {e->chunk_sums, 0},
                                       .chunks = e->table.total / CLT_CHUNK,
@@ -168,7 +197,7 @@ clt_status clt_engine_judge_gradient(clt_engine *e, clt_slab *total) {
                                       .inv_scale = 1.0f / clt_engine_loss_scale_now(e),
                                       .status = {e->results, 0}};
     CLT_TRY(clt_op_norm_status(e->ops, &p));
-    return c->clip_type == CLT_CLIP_VALUE ? each_stretch(e, total, UINT64_MAX, clip_values) : CLT_OK;
+    return c->clip_type == CLT_CLIP_VALUE ? each_stretch_of_gradient(e, total, clip_values) : CLT_OK;
 }
 
 /* --- what the model reads --- */
@@ -229,7 +258,7 @@ static clt_status step(clt_engine *e, const clt_optimizer_params *p) {
 static clt_optimizer_params params_of(clt_engine *e, clt_slab *total, clt_slab_range x) {
     return (clt_optimizer_params){.chunks = x.count / CLT_CHUNK,
                                   .p = clt_offload_at(e->offload, CLT_STATE_WEIGHTS, e->master, x.first),
-                                  .g = place(total, x),
+                                  .g = gradient_at(e, total, x),
                                   .m = clt_offload_at(e->offload, CLT_STATE_FIRST, e->m, x.first),
                                   .v = clt_offload_at(e->offload, CLT_STATE_SECOND, e->v, x.first),
                                   .groups = {e->groups, 0},
@@ -243,7 +272,7 @@ static clt_status update_stretch(clt_engine *e, clt_slab *total, clt_slab_range 
     const clt_optimizer_params p = params_of(e, total, x);
     CLT_TRY(step(e, &p));
     CLT_TRY(hand_out_wide(e, p.p, x));
-    return clt_offload_leave(e->offload, CLT_STATE_ALL, x);
+    return clt_offload_leave(e->offload, BUT_THE_GRADIENT, x);
 }
 
 /* LAMB's moments and directions, which take the gradients' place. */
@@ -257,7 +286,7 @@ static clt_status direct_stretch(clt_engine *e, clt_slab *total, clt_slab_range 
 
 static clt_status apply_stretch(clt_engine *e, clt_slab *total, clt_slab_range x) {
     const clt_engine_lamb *l = &e->lamb;
-    CLT_TRY(clt_offload_bring(e->offload, BOTH_WEIGHTS, x));
+    CLT_TRY(clt_offload_bring(e->offload, BOTH_WEIGHTS | GRADIENT, x));
     const clt_optimizer_params p = params_of(e, total, x);
     CLT_TRY(
         clt_op_lamb_apply(e->ops, &p, (clt_ref){l->tensor_of_block, x.first / 64}, (clt_ref){l->ratio, 0}));
@@ -268,7 +297,7 @@ static clt_status apply_stretch(clt_engine *e, clt_slab *total, clt_slab_range x
 static clt_status update_lamb(clt_engine *e, clt_slab *total) {
     CLT_TRY(each_stretch_of_state(e, total, BUT_THE_COPY, direct_stretch));
     CLT_TRY(clt_engine_lamb_ratios(e));
-    return each_stretch_of_state(e, total, BOTH_WEIGHTS, apply_stretch);
+    return each_stretch_of_state(e, total, BOTH_WEIGHTS | GRADIENT, apply_stretch);
 }
 
 clt_status clt_engine_update(clt_engine *e, clt_slab *total, const clt_engine_step_params *at) {

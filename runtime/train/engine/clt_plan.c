@@ -11,7 +11,7 @@ const char *clt_recompute_text(const clt_plan *p) {
 }
 
 uint64_t clt_plan_pinned_bytes(const clt_plan_memory *m) {
-    return m->host + m->host_weights + m->model.host;
+    return m->host + m->host_weights + m->host_gradients + m->model.host;
 }
 
 /* --- lanes --- */
@@ -113,10 +113,11 @@ clt_model_shape clt_plan_shape(const clt_config *c, const clt_plan *p, bool trai
                              .eight_attention = c->attention_bits == 8};
 }
 
-/* Whether weights and the inputs of blocks fit beside those of the host's other ranks. Offloaded state takes
- * what is left. */
+/* Whether weights, gradients and the inputs of blocks fit beside those of the host's other ranks. Offloaded
+ * state takes what is left. */
 static bool host_has_room(const clt_plan *p, const clt_plan_room *r, const clt_plan_memory *m) {
-    return !r->host || m->host_weights + m->model.host <= r->host / (uint64_t)p->per_host;
+    const uint64_t need = m->host_weights + m->host_gradients + m->model.host;
+    return !r->host || need <= r->host / (uint64_t)p->per_host;
 }
 
 static bool fits(const clt_config *c, const clt_plan *p, const clt_plan_room *r, int64_t microbatch,
@@ -172,6 +173,26 @@ static char *fewer_layers(clt_config c, const clt_plan *p, const clt_plan_room *
     return advice;
 }
 
+/* Advice to keep on the device what kernels need at a time alone; NULL: that does not fit, or is configured.
+ */
+static char *all_offloaded(clt_config c, clt_plan p, const clt_plan_room *r) {
+    clt_plan_memory m;
+    char b[32];
+    const bool has = c.shard.host_gradients && c.shard.host_weights && c.shard.offload != CLT_OFFLOAD_NONE;
+    if (r->type == CLT_DEVICE_CPU || p.ranks > 1 || has) return NULL;
+    c.shard.host_gradients = c.shard.host_weights = true;
+    if (c.shard.offload == CLT_OFFLOAD_NONE) c.shard.offload = CLT_OFFLOAD_HOST;
+    p.recompute = CLT_RECOMPUTE_BLOCKS;
+    p.stage = CLT_MOST_STAGE;
+    p.whole_gradients = false;
+    p.host_room = r->host;
+    if (!fits(&c, &p, r, 1, &m) || m.gradient_slabs) return NULL;
+    return clt_format("cltrain.zero_stage: 3 with cltrain.offload: %s, cltrain.offload_parameters: host, "
+                      "cltrain.offload_gradients: host, cltrain.recompute: blocks and microbatch 1 (%s)",
+                      c.shard.offload == CLT_OFFLOAD_FILE ? "file" : "host",
+                      clt_human_bytes((double)m.total, b));
+}
+
 char *clt_plan_advice(const clt_config *cfg, const clt_plan *plan, const clt_plan_room *r) {
     static const char *const recompute[] = {"none", "norms", "blocks"};
     clt_config c = *cfg; /* a shallow copy for trials; owns nothing */
@@ -204,6 +225,8 @@ char *clt_plan_advice(const clt_config *cfg, const clt_plan *plan, const clt_pla
             "cltrain.offload_parameters: host with cltrain.recompute: blocks and microbatch 1 (%s)",
             clt_human_bytes((double)m.total, b));
     c.shard.host_weights = cfg->shard.host_weights;
+    char *all = all_offloaded(c, p, r);
+    if (all) return all;
     const bool tokens = clt_model_get_facts(c.model).vocab_size > 0;
     for (c.max_seq_len /= 2; tokens && c.max_seq_len >= 64; c.max_seq_len /= 2)
         if (fits(&c, &p, r, 1, &m))
@@ -296,9 +319,11 @@ static void set_groups(clt_plan *p, int degree) {
     p->replicas = p->ranks / p->shard_ranks;
 }
 
-/* Weights in the host's memory come as at stage 3 even where one rank keeps all of them. */
+/* Weights in the host's memory come as at stage 3, and gradients leave as at stage 2, even where one rank
+ * keeps all of them. */
 static void set_stage(const clt_config *c, clt_plan *p, int stage, int degree) {
-    const bool brings = c->shard.host_weights && stage == CLT_MOST_STAGE;
+    const bool brings = (c->shard.host_weights && stage == CLT_MOST_STAGE) ||
+                        (c->shard.host_gradients && p->ranks == 1 && stage >= 2);
     p->stage = degree > 1 || brings ? stage : 0;
     p->whole_gradients = p->raised = false;
     set_groups(p, degree);

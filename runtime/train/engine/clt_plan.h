@@ -19,8 +19,9 @@ typedef struct {
     uint64_t weights, copy, gradients, optimizer, reduction; /* copy: the 16-bit weights */
     clt_model_memory model;
     uint64_t total, largest;
-    uint64_t host;         /* bytes of host memory (cltrain.offload), without those of the model */
-    uint64_t host_weights; /* the same (cltrain.offload_parameters) */
+    uint64_t host;           /* bytes of host memory (cltrain.offload), without those of the model */
+    uint64_t host_weights;   /* the same (cltrain.offload_parameters) */
+    uint64_t host_gradients; /* the same (cltrain.offload_gradients) */
     uint64_t resident,
         resident_bytes;       /* with offload: elements that stay on the device; of all their state */
     uint64_t file, file_step; /* bytes in files (cltrain.offload: file); each way in a step */

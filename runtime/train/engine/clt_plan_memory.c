@@ -29,7 +29,12 @@ static uint64_t read_bytes(const clt_plan_sizes *s) {
 
 /* Elements of each tensor in a place that they pass through. */
 static uint64_t stretch(const clt_plan_sizes *s) {
-    return clt_plan_offload_stretch(s->host_weights ? s->owned : leaving(s));
+    return clt_plan_offload_stretch(s->host_weights || s->host_gradients ? s->owned : leaving(s));
+}
+
+/* Bytes of an element of all that passes through a place. */
+static uint64_t passing_bytes(const clt_plan_sizes *s) {
+    return WIDE * (offloaded(s) + (s->host_gradients ? 1 : 0)) + (s->host_weights ? read_bytes(s) : 0);
 }
 
 uint64_t clt_plan_weights_bytes(const clt_plan_sizes *s) {
@@ -46,14 +51,15 @@ uint64_t clt_plan_copy_bytes(const clt_plan_sizes *s) {
 }
 
 uint64_t clt_plan_gradients_bytes(const clt_plan_sizes *s) {
-    const uint64_t sums = s->owned * (uint64_t)s->gradient_sums;
+    const uint64_t sums =
+        s->host_gradients ? CLT_PLAN_SUM_PLACES * s->unit : s->owned * (uint64_t)s->gradient_sums;
     return (s->gradient_slabs ? s->total * (uint64_t)s->gradient_slabs : sums + s->ring) * WIDE;
 }
 
 uint64_t clt_plan_optimizer_bytes(const clt_plan_sizes *s) {
     const uint64_t moments = (s->offload ? s->resident : s->owned) * WIDE * (uint64_t)s->moments;
-    const uint64_t place = stretch(s) * (WIDE * offloaded(s) + (s->host_weights ? read_bytes(s) : 0));
-    return moments + CLT_PLAN_OFFLOAD_PLACES * place + s->total / GROUP * (s->ratios ? 3 : 1);
+    return moments + CLT_PLAN_OFFLOAD_PLACES * stretch(s) * passing_bytes(s) +
+           s->total / GROUP * (s->ratios ? 3 : 1);
 }
 
 static uint64_t slots_bytes(const clt_plan_sizes *s) {
@@ -67,6 +73,10 @@ uint64_t clt_plan_host_bytes(const clt_plan_sizes *s) {
 
 uint64_t clt_plan_host_weights_bytes(const clt_plan_sizes *s) {
     return s->host_weights ? s->kept * read_bytes(s) : 0;
+}
+
+uint64_t clt_plan_host_gradients_bytes(const clt_plan_sizes *s) {
+    return s->host_gradients ? s->owned * (uint64_t)s->gradient_sums * WIDE : 0;
 }
 
 uint64_t clt_plan_resident_bytes(const clt_plan_sizes *s) {
@@ -160,7 +170,8 @@ static clt_status find_shards(const clt_plan *p, const clt_slab_table *t, clt_pl
 }
 
 static bool keeps_whole_gradients(const clt_config *c, const clt_plan *p, int64_t microbatch) {
-    return p->stage < 2 || p->ranks == 1 || p->whole_gradients || clt_plan_lane_is_split(c, p, microbatch);
+    return p->stage < 2 || (p->ranks == 1 && !c->shard.host_gradients) || p->whole_gradients ||
+           clt_plan_lane_is_split(c, p, microbatch);
 }
 
 /* The split that gradients are reduced by. Without whole gradients lanes are dealt out, and with numerics
@@ -187,7 +198,7 @@ static uint64_t resident_elements(const clt_config *c, const clt_plan *p, const 
     const double ratio = c->shard.offload_ratio;
     const uint64_t chunks = CLT_CEIL_DIV(s->owned, (uint64_t)CLT_CHUNK), bytes = WIDE * offloaded(s),
                    room = p->host_room / (uint64_t)p->per_host,
-                   taken = s->inputs + clt_plan_host_weights_bytes(s);
+                   taken = s->inputs + clt_plan_host_weights_bytes(s) + clt_plan_host_gradients_bytes(s);
     uint64_t takes = chunks;
     if (bytes == 0) return 0;
     if (!isnan(ratio))
@@ -195,6 +206,12 @@ static uint64_t resident_elements(const clt_config *c, const clt_plan *p, const 
     else if (!s->files && p->host_room)
         takes = CLT_MIN(chunks, (room - CLT_MIN(room, taken)) / bytes / CLT_CHUNK);
     return s->owned - CLT_MIN(takes * CLT_CHUNK, s->owned);
+}
+
+/* In the host's memory the last lane completes the total, so the sums before it are the most. */
+static int gradient_sums(const clt_lane_split *split, bool on_host) {
+    const int levels = clt_reduce_levels(split);
+    return on_host ? CLT_MAX(levels - 1, 1) : levels;
 }
 
 static clt_status sizes_of(const clt_config *c, const clt_plan *p, const clt_slab_table *t,
@@ -208,11 +225,12 @@ static clt_status sizes_of(const clt_config *c, const clt_plan *p, const clt_sla
                         .offload = c->shard.offload != CLT_OFFLOAD_NONE,
                         .files = c->shard.offload == CLT_OFFLOAD_FILE,
                         .host_weights = c->shard.host_weights && p->stage >= 3,
+                        .host_gradients = c->shard.host_gradients && p->ranks == 1 && !whole,
                         .total = t->total,
                         .inputs = inputs};
     find_units(c, p, t, &s);
     s.gradient_slabs = whole ? most_gradient_slabs(c, p) : 0;
-    s.gradient_sums = whole ? 0 : clt_reduce_levels(&split);
+    s.gradient_sums = whole ? 0 : gradient_sums(&split, s.host_gradients);
     CLT_TRY(find_shards(p, t, &s));
     s.resident = resident_elements(c, p, &s);
     *out = s;
@@ -241,6 +259,7 @@ static clt_status memory_of(const clt_config *c, const clt_plan *p, const clt_sl
     m->optimizer = clt_plan_optimizer_bytes(&s);
     m->host = clt_plan_host_bytes(&s);
     m->host_weights = clt_plan_host_weights_bytes(&s);
+    m->host_gradients = clt_plan_host_gradients_bytes(&s);
     m->resident = s.resident;
     m->resident_bytes = clt_plan_resident_bytes(&s);
     m->file = clt_plan_file_bytes(&s);

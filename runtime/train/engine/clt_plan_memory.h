@@ -17,6 +17,7 @@ typedef struct {
     bool narrow, offload; /* narrow: a 16-bit run; offload: cltrain.offload: host or file */
     bool files;           /* cltrain.offload: file */
     bool host_weights;    /* cltrain.offload_parameters: host, at stage 3 */
+    bool host_gradients;  /* cltrain.offload_gradients: host, on one rank, which keeps no whole gradients */
     uint64_t total;       /* the whole slab */
     uint64_t owned;       /* of the rank that owns most (clt_shards.h); `total` at stage 0 */
     uint64_t inputs;      /* bytes of host memory that the model takes */
@@ -39,7 +40,8 @@ enum {
     CLT_PLAN_OFFLOAD_PLACES = 4,  /* of offloaded state: one comes in, one is updated, one leaves, and one for
                                    * what queues learn late of each other */
     CLT_PLAN_OFFLOAD_CHUNKS = 32, /* of a place: 8 MiB of each state are copied at full speed */
-    CLT_PLAN_FILE_SLOTS = 6 /* of pinned memory between files and the device: two are read, two written */
+    CLT_PLAN_SUM_PLACES = 2, /* of a sum that comes from the host's memory, and one that it is added to */
+    CLT_PLAN_FILE_SLOTS = 6  /* of pinned memory between files and the device: two are read, two written */
 };
 
 /* Elements of each state in a place, if `owned` elements of it are offloaded. */
@@ -55,8 +57,9 @@ uint64_t clt_plan_gradients_bytes(const clt_plan_sizes *s); /* sums and what a p
 uint64_t clt_plan_optimizer_bytes(const clt_plan_sizes *s);
 /* Host bytes of one rank with offload, else 0: the state, or with files what it passes through. */
 uint64_t clt_plan_host_bytes(const clt_plan_sizes *s);
-/* Host bytes of one rank with host_weights, else 0. */
+/* Host bytes of one rank with host_weights, with host_gradients, else 0. */
 uint64_t clt_plan_host_weights_bytes(const clt_plan_sizes *s);
+uint64_t clt_plan_host_gradients_bytes(const clt_plan_sizes *s);
 /* Device bytes of offloaded kinds of state, of what stays. They are in the terms above. */
 uint64_t clt_plan_resident_bytes(const clt_plan_sizes *s);
 /* Bytes in files of one rank; those that a step reads, which it also writes. 0 without. */

@@ -86,12 +86,21 @@ void clt_plan_notes(const clt_config *c, const clt_plan *p, clt_strv *lines) {
         clt_strv_add(lines,
                      "cltrain.offload_parameters: host saves nothing on a CPU device, whose memory is the "
                      "host's");
+    if (p->memory.host_gradients && p->type == CLT_DEVICE_CPU)
+        clt_strv_add(lines,
+                     "cltrain.offload_gradients: host saves nothing on a CPU device, whose memory is the "
+                     "host's");
+    if (c->shard.host_gradients && p->ranks > 1)
+        clt_strv_add(lines,
+                     "cltrain.offload_gradients: host is for runs of one rank: with several, each keeps the "
+                     "sums of its part of the gradients on its device");
     if (p->memory.model.host && p->type == CLT_DEVICE_CPU)
         clt_strv_add(lines,
                      "cltrain.offload_activations: host saves nothing on a CPU device, whose memory is "
                      "the host's");
     if (p->memory.resident && isnan(c->shard.offload_ratio)) clt_strv_add_owned(lines, resident_note(p));
-    if (p->whole_gradients && p->ranks > 1) clt_strv_add_owned(lines, whole_gradients_note(c, p));
+    if (p->whole_gradients && (p->ranks > 1 || c->shard.host_gradients))
+        clt_strv_add_owned(lines, whole_gradients_note(c, p));
 }
 
 void clt_plan_say_notes(const clt_config *c, const clt_plan *p) {

@@ -151,21 +151,23 @@ static clt_status check_host_memory(const clt_run *r) {
     const int local = clt_group_local_size(r->group);
     const uint64_t have = clt_host_memory() / 10 * 9, device = r->plan.type == CLT_DEVICE_CPU ? m->total : 0,
                    each = clt_plan_pinned_bytes(m), need = (each + device) * (uint64_t)local;
-    char need_text[32], each_text[32], have_text[32], ranks[32] = "", keys[128];
+    char need_text[32], each_text[32], have_text[32], ranks[32] = "", keys[160];
     if (!each || need <= have) return CLT_OK;
     if (local > 1) snprintf(ranks, sizeof ranks, " of each of %d ranks", local);
-    snprintf(keys, sizeof keys, "%s%s%s", m->host ? ", cltrain.offload" : "",
+    snprintf(keys, sizeof keys, "%s%s%s%s", m->host ? ", cltrain.offload" : "",
              m->host_weights ? ", cltrain.offload_parameters" : "",
+             m->host_gradients ? ", cltrain.offload_gradients" : "",
              m->model.host ? ", cltrain.offload_activations" : "");
     return clt_error(
         CLT_NO_MEMORY,
         "the run needs %s of host memory (%s%s for %s), %s are available: use ranks on more hosts, or %s",
         clt_human_bytes((double)need, need_text), clt_human_bytes((double)each, each_text), ranks, keys + 2,
         clt_human_bytes((double)have, have_text),
-        m->model.host     ? "a smaller microbatch"
-        : m->host_weights ? "cltrain.offload_parameters: none"
-        : m->file         ? "cltrain.offload: none"
-                          : "cltrain.offload: file or none");
+        m->model.host       ? "a smaller microbatch"
+        : m->host_weights   ? "cltrain.offload_parameters: none"
+        : m->host_gradients ? "cltrain.offload_gradients: none"
+        : m->file           ? "cltrain.offload: none"
+                            : "cltrain.offload: file or none");
 }
 
 static clt_status make_plan(clt_run *r) {
