@@ -1,5 +1,6 @@
 /* What a run decides before its first step: lanes, microbatch, recomputation, buffers of logits. The oracle
  * for "the largest that fits" is trying each of them. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -100,6 +101,40 @@ static void sums_of_gradients_wait_in_host_memory(void **state) {
         clt_plan_free(&on_device);
         clt_config_free(c);
     }
+}
+
+/* Each microbatch reads the weights twice and hands on its sum, which all but the first have added to the one
+ * before; the update reads everything and writes all but the total. */
+static void the_link_moves_what_is_in_host_memory(void **state) {
+    (void)state;
+    static const char *const over[] = {"precision=amp_bf16",
+                                       "cltrain.numerics=exact",
+                                       "cltrain.exact_lanes=8",
+                                       "global_train_batch_size=8",
+                                       "cltrain.zero_stage=3",
+                                       "cltrain.offload=host",
+                                       "cltrain.offload_gradients=host",
+                                       "cltrain.offload_parameters=host"};
+    clt_config *c = load(over, CLT_COUNT_OF(over));
+    const clt_plan_room room = {.type = CLT_DEVICE_GPU, .capacity = UINT64_MAX, .max_alloc = UINT64_MAX};
+    clt_plan p;
+    assert_int_equal(clt_plan_make(c, 1, &room, &p), CLT_OK);
+    const clt_plan_traffic t = clt_plan_link(c, &p);
+    const uint64_t n = p.memory.elements, weights = 2 * n, sum = 4 * n, moments_and_fp32 = 12 * n;
+    uint64_t in = 0, out = 0;
+    for (int microbatch = 0; microbatch < 8; microbatch++) {
+        in += 2 * weights + (microbatch > 0 ? sum : 0);
+        out += sum;
+    }
+    assert_int_equal(t.microbatches, 8);
+    assert_int_equal(t.in, in + moments_and_fp32 + weights + sum);
+    assert_int_equal(t.out, out + moments_and_fp32 + weights);
+    clt_plan_free(&p);
+    c->shard = (clt_shard_config){.degree = 1, .replicas = -1, .offload_ratio = NAN};
+    assert_int_equal(clt_plan_make(c, 1, &room, &p), CLT_OK);
+    assert_int_equal(clt_plan_link(c, &p).in + clt_plan_link(c, &p).out, 0);
+    clt_plan_free(&p);
+    clt_config_free(c);
 }
 
 /* All inputs of blocks but three wait in host memory, and take none of the device's. */
@@ -257,6 +292,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(weights_wait_in_host_memory),
         cmocka_unit_test(sums_of_gradients_wait_in_host_memory),
+        cmocka_unit_test(the_link_moves_what_is_in_host_memory),
         cmocka_unit_test(inputs_of_blocks_wait_in_host_memory),
         cmocka_unit_test(recomputation_follows_the_memory_where_it_is_open),
         cmocka_unit_test(logits_groups_give_way_to_memory),

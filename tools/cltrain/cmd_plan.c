@@ -339,11 +339,25 @@ static void print_disk(const clt_config *c, const clt_plan *p) {
             r.read * 1e-9, r.write * 1e-9, r.both * 1e-9);
 }
 
+/* The rate of a link that is not here is not known: that of PCIe 5 with 16 lanes stands for it. */
+static void print_link(const clt_config *c, const clt_plan *p) {
+    static const double gbps = 50;
+    const clt_plan_traffic t = clt_plan_link(c, p);
+    char in[32], out[32], time[32];
+    if (t.in == 0 || p->type == CLT_DEVICE_CPU) return;
+    printf("link         a step of %lld microbatch%s moves %s to the device and %s back per rank: %s at %.0f "
+           "GB/s each way (clbench link measures yours)\n",
+           (long long)t.microbatches, t.microbatches == 1 ? "" : "es", clt_human_bytes((double)t.in, in),
+           clt_human_bytes((double)t.out, out),
+           clt_human_seconds((double)CLT_MAX(t.in, t.out) / (gbps * 1e9), time), gbps);
+}
+
 static void print_plan(const clt_config *c, const clt_device_facts *f, const clt_plan *p,
                        const clt_plan_room *room, const stages *s, const saving *how) {
     print_work(c, f, p);
     print_memory(c, p, room->capacity);
     print_disk(c, p);
+    print_link(c, p);
     print_stages(c, room, s);
     print_notes(c, p, s);
     print_elastic(c);
@@ -358,7 +372,9 @@ static void print_json(const clt_config *c, const clt_plan *p, uint64_t capacity
     json_t *summary = clt_config_summary(c, p->ranks);
     char *text = json_dumps(summary, JSON_COMPACT);
     json_decref(summary);
-    printf("{\"stage\":%d,\"shard_ranks\":%d,\"replicas\":%d,\"host\":%llu,\"host_parameters\":%llu,"
+    const clt_plan_traffic link = clt_plan_link(c, p);
+    printf("{\"link_in\":%llu,\"link_out\":%llu,", (unsigned long long)link.in, (unsigned long long)link.out);
+    printf("\"stage\":%d,\"shard_ranks\":%d,\"replicas\":%d,\"host\":%llu,\"host_parameters\":%llu,"
            "\"host_gradients\":%llu,\"host_activations\":%llu,\"file\":%llu,\"file_step\":%llu,",
            p->stage, p->shard_ranks, p->replicas, (unsigned long long)m->host,
            (unsigned long long)m->host_weights, (unsigned long long)m->host_gradients,

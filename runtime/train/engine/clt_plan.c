@@ -14,6 +14,26 @@ uint64_t clt_plan_pinned_bytes(const clt_plan_memory *m) {
     return m->host + m->host_weights + m->host_gradients + m->model.host;
 }
 
+/* Of a rank that has as many lanes as any. */
+static int64_t most_microbatches(const clt_config *c, const clt_plan *p) {
+    const int64_t lanes = CLT_CEIL_DIV(p->lanes, p->ranks),
+                  samples = CLT_CEIL_DIV(c->global_train_batch_size, (int64_t)p->lanes);
+    return CLT_MIN(lanes * CLT_CEIL_DIV(samples, p->microbatch), c->global_train_batch_size);
+}
+
+clt_plan_traffic clt_plan_link(const clt_config *c, const clt_plan *p) {
+    const clt_plan_memory *m = &p->memory;
+    const uint64_t sums = m->host_gradients ? m->host_gradients / (uint64_t)m->gradient_sums : 0,
+                   state = m->file ? m->file_step : m->host, update = state + m->host_weights;
+    clt_plan_traffic t = {.microbatches = most_microbatches(c, p)};
+    const uint64_t n = (uint64_t)t.microbatches;
+    /* The forward and the backward pass read weights; the first sum comes from nowhere; the update reads the
+     * total. */
+    t.in = n * (2 * m->host_weights + m->model.host) + (n - 1) * sums + update + sums;
+    t.out = n * (m->model.host + sums) + update;
+    return t;
+}
+
 /* --- lanes --- */
 
 static int sum(const int *v, int n) {

@@ -126,8 +126,17 @@ clt_model_shape clt_plan_shape(const clt_config *cfg, const clt_plan *p, bool tr
 clt_status clt_plan_memory_of(const clt_config *cfg, const clt_plan *p, clt_device_type type,
                               int64_t microbatch, clt_plan_memory *out);
 
-/* Host memory of one rank: offloaded state, or what files pass through, weights, and inputs of blocks. */
+/* Host memory of one rank: offloaded state, or what files pass through, weights, gradients and inputs of
+ * blocks. */
 uint64_t clt_plan_pinned_bytes(const clt_plan_memory *m);
+
+/* What a step moves between host memory and the device of the rank with the most microbatches, in bytes,
+ * without what ranks exchange: at most, because blocks that are still there are not brought again. */
+typedef struct {
+    int64_t microbatches;
+    uint64_t in, out; /* to the device, back */
+} clt_plan_traffic;
+clt_plan_traffic clt_plan_link(const clt_config *c, const clt_plan *p);
 
 /* For messages: "" or what is recomputed, as ", norms recomputed". */
 const char *clt_recompute_text(const clt_plan *p);
