@@ -154,11 +154,13 @@ static char *take_binary(const clt_device *dev, cl_program p, char **ptx, size_t
     return data;
 }
 
-/* The driver's build, whose failure is a message unless `quiet`. */
+/* The driver's build, whose failure is a message unless `quiet`. That has the driver's log; what the driver
+ * writes to stderr besides, also of a build that succeeds ("1 warning generated."), is for debugging. */
 static cl_int run_build(clt_device *dev, cl_program p, const char *options, bool quiet) {
-    if (quiet) clt_quiet_begin(dev->facts.name);
+    const bool hide = quiet || clt_log_get_level() < CLT_LOG_DEBUG;
+    if (hide) clt_quiet_begin(dev->facts.name);
     const cl_int e = clBuildProgram(p, 1, &dev->device, options, NULL, NULL);
-    if (quiet) clt_quiet_end();
+    if (hide) clt_quiet_end();
     return e;
 }
 

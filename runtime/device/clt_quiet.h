@@ -1,10 +1,11 @@
-/* clt_quiet: stderr while a driver compiles what may fail.
+/* clt_quiet: stderr while a driver compiles.
  *
- * Some drivers write their compiler's errors to stderr besides the build log. Where the program only tries
- * whether something builds (probes, variants of kernels, short declarations) they would look like errors of
- * the run. Stderr belongs to the process, so it is replaced only in a process that is cltrain's own: main
- * says so by clt_device_helper_main. In a program that embeds the library nothing is replaced, and the
- * driver's text appears. Messages of clt_log go to the real stderr at any time, from any thread.
+ * Some drivers write their compiler's errors and warnings to stderr besides the build log. Where the program
+ * only tries whether something builds (probes, variants of kernels, short declarations), or a build succeeds,
+ * they would look like errors of the run. Stderr belongs to the process, so it is replaced only in a process
+ * that is cltrain's own: main says so by clt_device_helper_main. In a program that embeds the library nothing
+ * is replaced, and the driver's text appears. Messages of clt_log go to the real stderr at any time, from any
+ * thread.
  *
  * A compiler may also end the process: LLVM calls exit when a disk is full. The reason is then the last line
  * that was caught, and it is printed. */

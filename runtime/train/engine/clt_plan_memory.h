@@ -40,8 +40,8 @@ enum {
     CLT_PLAN_OFFLOAD_PLACES = 4,  /* of offloaded state: one comes in, one is updated, one leaves, and one for
                                    * what queues learn late of each other */
     CLT_PLAN_OFFLOAD_CHUNKS = 32, /* of a place: 8 MiB of each state are copied at full speed */
-    CLT_PLAN_SUM_PLACES = 2, /* of a sum that comes from the host's memory, and one that it is added to */
-    CLT_PLAN_FILE_SLOTS = 6  /* of pinned memory between files and the device: two are read, two written */
+    CLT_PLAN_SUM_PLACES = 2,      /* on the device, for sums of units from the host's memory */
+    CLT_PLAN_FILE_SLOTS = 6 /* of pinned memory between files and the device: two are read, two written */
 };
 
 /* Elements of each state in a place, if `owned` elements of it are offloaded. */

@@ -27,9 +27,11 @@ static char *whole_gradients_note(const clt_config *c, const clt_plan *p) {
     char *note;
     if (clt_plan_lane_is_split(c, p, p->microbatch)) {
         char *how = how_to_shard_gradients(c, p);
-        note = clt_format("every rank keeps whole gradients, as at stage 1: a lane has %lld samples, a "
-                          "microbatch %lld; to shard them: %s",
-                          (long long)largest_lane(c, p), (long long)p->microbatch, how);
+        note = clt_format("%s: a lane has %lld samples, a microbatch %lld; %s: %s",
+                          p->ranks > 1 ? "every rank keeps whole gradients, as at stage 1"
+                                       : "sums of gradients stay on the device",
+                          (long long)largest_lane(c, p), (long long)p->microbatch,
+                          p->ranks > 1 ? "to shard them" : "to have them in the host's memory", how);
         clt_free(how);
     } else {
         note = clt_strdup("every rank keeps whole gradients, as at stage 1, because another rank's lanes are "
