@@ -42,6 +42,8 @@ bf16=(step --suite cpu --model small --precision amp_bf16 --microbatch 1 --accum
 "$clbench" "${bf16[@]}" --json "$tmp/on.json" >"$log" 2>&1 || report "clbench step --steps" 1
 "$clbench" "${bf16[@]}" --offload host --offload-ratio 0.5 --json "$tmp/off.json" >"$log" 2>&1 && grep -q "^  bound by" "$log" ||
     report "clbench step --offload" 1
+"$clbench" "${bf16[@]}" --offload host --offload-parameters --offload-gradients --json "$tmp/all.json" >"$log" 2>&1 &&
+    grep -q "^  a step       moves .* of which its update" "$log" || report "clbench step with everything in host memory" 1
 "$clbench" link --mib 8 >"$log" 2>&1 && [ "$(grep -cE "^ +[18] MiB" "$log")" = 3 ] || report "clbench link" 1
 refused "--offload must be host or file" step --offload disk
 refused "belong together" step --offload file
@@ -72,6 +74,14 @@ assert near(tokens, row["tokens_per_second"]) and row["recompute"] == "blocks", 
 assert on.keys() == off.keys() == step and on["loss"] == off["loss"] and on["steps"] == off["steps"] == 1, (on, off)
 assert on["offload"] == "none" and on["host_bytes"] == 0, on
 assert off["step_read_bytes"] == off["step_written_bytes"] == off["host_bytes"], off
+(all,) = json.load(open(f"{sys.argv[1]}/all.json"))
+assert all.keys() == step and math.isclose(all["loss"], on["loss"], rel_tol=1e-3), (all, on)
+n = all["host_bytes"] / 18 # elements: 12 bytes of state, 2 of a weight, 4 of a sum
+# Three microbatches hand on their sums, two take the one before; each reads the weights twice, but not
+# what is there.
+assert all["moved_out_bytes"] == (3 * 4 + 12 + 2) * n and all["step_written_bytes"] == (12 + 2) * n, all
+assert (12 + 2 + 4) * n <= all["step_read_bytes"] < 18.2 * n, all
+assert 2 * 4 * n + 2 * n <= all["moved_in_bytes"] - all["step_read_bytes"] <= 2 * 4 * n + 3 * 2 * 2 * n, all
 chunk, all = 3 * 4 * 65536, off["host_bytes"] + off["resident_bytes"]
 assert 12 * off["parameters"] <= all and off["resident_bytes"] <= off["host_bytes"] <= off["resident_bytes"] + chunk, off
 # 4 layers of width 256, 256 tokens
