@@ -103,6 +103,53 @@ static void sums_of_gradients_wait_in_host_memory(void **state) {
     }
 }
 
+/* On a device that is too small for anything else: state, weights and gradients in host memory, or, where it
+ * takes the last two only, the state in files. */
+static void everything_can_leave_the_device(void **state) {
+    (void)state;
+    enum { MODEL = 9, ALL = 5, WANTED = 5 };
+    /* Weights take much more than activations. */
+    static const char *const over[MODEL + ALL] = {"precision=amp_bf16",
+                                                  "cltrain.numerics=fast",
+                                                  "model.d_model=512",
+                                                  "model.n_layers=40",
+                                                  "max_seq_len=16",
+                                                  "model.max_seq_len=16",
+                                                  "train_loader.dataset.max_seq_len=16",
+                                                  "tokenizer.kwargs.model_max_length=16",
+                                                  "global_train_batch_size=64",
+                                                  "cltrain.recompute=blocks",
+                                                  "cltrain.zero_stage=3",
+                                                  "cltrain.offload=host",
+                                                  "cltrain.offload_gradients=host",
+                                                  "cltrain.offload_parameters=host"};
+    clt_config *plain = load(over, MODEL), *all = load(over, MODEL + ALL);
+    clt_plan_room room = {CLT_DEVICE_GPU, UINT64_MAX, UINT64_MAX, 0};
+    clt_plan wanted;
+    all->device_train_microbatch_size = WANTED;
+    assert_int_equal(clt_plan_make(all, 1, &room, &wanted), CLT_OK);
+    const clt_plan_memory *m = &wanted.memory;
+    room.capacity = m->total;
+    for (int files = 0; files < 2; files++) {
+        room.host = m->host_weights + m->host_gradients + m->host / (files ? 2 : 1);
+        clt_plan p = clt_plan_begin(plain, 1);
+        p.microbatch = WANTED + 3;
+        char *advice = clt_plan_advice(plain, &p, &room);
+        const char *where =
+            files ? "cltrain.offload: file with cltrain.offload_folder, " : "cltrain.offload: host, ";
+        char *microbatch = clt_format("and microbatch %d (", WANTED);
+        if (!advice || !strstr(advice, where) || !strstr(advice, microbatch) ||
+            strncmp(advice, "cltrain.zero_stage: 3 with ", 27) != 0)
+            fail_msg("%s", advice ? advice : "no advice");
+        clt_free(microbatch);
+        clt_free(advice);
+        clt_plan_free(&p);
+    }
+    clt_plan_free(&wanted);
+    clt_config_free(plain);
+    clt_config_free(all);
+}
+
 /* Each microbatch reads the weights twice and hands on its sum, which all but the first have added to the one
  * before; the update reads everything and writes all but the total. */
 static void the_link_moves_what_is_in_host_memory(void **state) {
@@ -293,6 +340,7 @@ int main(void) {
         cmocka_unit_test(weights_wait_in_host_memory),
         cmocka_unit_test(sums_of_gradients_wait_in_host_memory),
         cmocka_unit_test(the_link_moves_what_is_in_host_memory),
+        cmocka_unit_test(everything_can_leave_the_device),
         cmocka_unit_test(inputs_of_blocks_wait_in_host_memory),
         cmocka_unit_test(recomputation_follows_the_memory_where_it_is_open),
         cmocka_unit_test(logits_groups_give_way_to_memory),

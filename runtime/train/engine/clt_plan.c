@@ -193,24 +193,32 @@ static char *fewer_layers(clt_config c, const clt_plan *p, const clt_plan_room *
     return advice;
 }
 
-/* Advice to keep on the device what kernels need at a time alone; NULL: that does not fit, or is configured.
- */
+/* Advice to keep on the device only what kernels need at a time, with the state in host memory or, if that is
+ * too small, in files; NULL: neither fits, or it is configured. */
 static char *all_offloaded(clt_config c, clt_plan p, const clt_plan_room *r) {
+    static const char *const text[] = {
+        [CLT_OFFLOAD_HOST] = "host", [CLT_OFFLOAD_FILE] = "file with cltrain.offload_folder"};
+    const bool has = c.shard.host_gradients && c.shard.host_weights;
+    const clt_offload given = c.shard.offload;
     clt_plan_memory m;
     char b[32];
-    const bool has = c.shard.host_gradients && c.shard.host_weights && c.shard.offload != CLT_OFFLOAD_NONE;
-    if (r->type == CLT_DEVICE_CPU || p.ranks > 1 || has) return NULL;
+    if (r->type == CLT_DEVICE_CPU || p.ranks > 1) return NULL;
     c.shard.host_gradients = c.shard.host_weights = true;
-    if (c.shard.offload == CLT_OFFLOAD_NONE) c.shard.offload = CLT_OFFLOAD_HOST;
     p.recompute = CLT_RECOMPUTE_BLOCKS;
     p.stage = CLT_MOST_STAGE;
     p.whole_gradients = false;
     p.host_room = r->host;
-    if (!fits(&c, &p, r, 1, &m) || m.gradient_slabs) return NULL;
-    return clt_format("cltrain.zero_stage: 3 with cltrain.offload: %s, cltrain.offload_parameters: host, "
-                      "cltrain.offload_gradients: host, cltrain.recompute: blocks and microbatch 1 (%s)",
-                      c.shard.offload == CLT_OFFLOAD_FILE ? "file" : "host",
-                      clt_human_bytes((double)m.total, b));
+    for (clt_offload where = CLT_OFFLOAD_HOST; where <= CLT_OFFLOAD_FILE; where++) {
+        if (where < given || (has && where == given)) continue;
+        c.shard.offload = where;
+        const int64_t microbatch = largest_that_fits(&c, &p, r, p.microbatch);
+        if (!microbatch || !fits(&c, &p, r, microbatch, &m) || m.gradient_slabs) continue;
+        return clt_format(
+            "cltrain.zero_stage: 3 with cltrain.offload: %s, cltrain.offload_parameters: host, "
+            "cltrain.offload_gradients: host, cltrain.recompute: blocks and microbatch %lld (%s)",
+            text[where], (long long)microbatch, clt_human_bytes((double)m.total, b));
+    }
+    return NULL;
 }
 
 char *clt_plan_advice(const clt_config *cfg, const clt_plan *plan, const clt_plan_room *r) {
