@@ -198,7 +198,7 @@ static clt_status check_types(const params *p) {
     return clt_tensor_check_one_type("attention", CLT_DTYPE_PLAIN, all, CLT_COUNT_OF(all));
 }
 
-static clt_status check_gradient_types(const grad_params *g) {
+clt_status clt_attention_validate_gradients(const grad_params *g) {
     const clt_tensor_named all[] = {
         {"q", g->fwd.q}, {"dout", g->dout}, {"dq", g->dq}, {"dk", g->dk}, {"dv", g->dv}};
     return clt_tensor_check_one_type("attention backward", CLT_DTYPE_PLAIN, all, CLT_COUNT_OF(all));
@@ -284,15 +284,6 @@ static bool takes_backward(const clt_variant *v, const void *call) {
     return clt_attention_takes_backward(v, call);
 }
 
-/* One of the two passes. */
-typedef struct {
-    const char *op;
-    clt_variant_takes takes;
-    clt_variant_check check;
-    void (*describe)(const void *call, char *out, size_t size);
-    const clt_tune_kind *tune;
-} pass;
-
 static void describe_forward(const void *call, char *out, size_t size) {
     clt_attention_shape(call, false, out, size);
 }
@@ -302,36 +293,42 @@ static void describe_backward(const void *call, char *out, size_t size) {
     clt_attention_shape(&g->fwd, g->accumulate_kv, out, size);
 }
 
-static clt_status choose(clt_ops *ops, const pass *a, const params *p, bool accumulate_kv, const void *call,
-                         const clt_variant **v) {
-    char options[CLT_ATTENTION_OPTIONS], shape[80];
-    CLT_TRY(clt_attention_validate(p));
-    clt_attention_cpu_options(ops, p, options);
-    const clt_variant_question q = {.op = a->op,
-                                    .options = options,
-                                    .takes = a->takes,
-                                    .check = a->check,
-                                    .call = call,
-                                    .describe = a->describe};
-    if (clt_ops_tunes(ops, a->op)) {
+clt_status clt_attention_pick(clt_ops *ops, const clt_variant_question *q, const params *p,
+                              bool accumulate_kv, const clt_tune_kind *kind, const clt_variant **v) {
+    char shape[80];
+    if (clt_ops_tunes(ops, q->op)) {
         clt_attention_shape(p, accumulate_kv, shape, sizeof shape);
-        CLT_TRY(clt_tune_pick(ops, &(clt_tune_question){q, shape, a->tune}, v));
+        CLT_TRY(clt_tune_pick(ops, &(clt_tune_question){*q, shape, kind}, v));
         if (*v) return CLT_OK;
     }
-    return clt_variant_pick_for(ops, &q, v);
+    return clt_variant_pick_for(ops, q, v);
 }
 
 static clt_status choose_forward(clt_ops *ops, const params *p, const clt_variant **v) {
-    static const pass forward = {"attention", takes_forward, clt_attention_check_forward, describe_forward,
-                                 &clt_attention_tune_forward};
-    return choose(ops, &forward, p, false, p, v);
+    char options[CLT_ATTENTION_OPTIONS];
+    CLT_TRY(clt_attention_validate(p));
+    clt_attention_cpu_options(ops, p, options);
+    const clt_variant_question q = {.op = "attention",
+                                    .options = options,
+                                    .takes = takes_forward,
+                                    .check = clt_attention_check_forward,
+                                    .call = p,
+                                    .describe = describe_forward};
+    return clt_attention_pick(ops, &q, p, false, &clt_attention_tune_forward, v);
 }
 
 static clt_status choose_backward(clt_ops *ops, const grad_params *g, const clt_variant **v) {
-    static const pass backward = {"attention_backward", takes_backward, clt_attention_check_backward,
-                                  describe_backward, &clt_attention_tune_backward};
-    CLT_TRY(check_gradient_types(g));
-    return choose(ops, &backward, &g->fwd, g->accumulate_kv, g, v);
+    char options[CLT_ATTENTION_OPTIONS];
+    CLT_TRY(clt_attention_validate_gradients(g));
+    CLT_TRY(clt_attention_validate(&g->fwd));
+    clt_attention_cpu_options(ops, &g->fwd, options);
+    const clt_variant_question q = {.op = "attention_backward",
+                                    .options = options,
+                                    .takes = takes_backward,
+                                    .check = clt_attention_check_backward,
+                                    .call = g,
+                                    .describe = describe_backward};
+    return clt_attention_pick(ops, &q, &g->fwd, g->accumulate_kv, &clt_attention_tune_backward, v);
 }
 
 clt_status clt_op_attention_forward(clt_ops *ops, const clt_attention_params *p) {

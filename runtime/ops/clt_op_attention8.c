@@ -278,18 +278,6 @@ static void make_options(const clt_ops *ops, const params *p, char out[CLT_ATTEN
         clt_attention_options(p, out);
 }
 
-/* The row by measurement, otherwise by the table. */
-static clt_status pick(clt_ops *ops, const clt_variant_question *q, const params *p, bool accumulate_kv,
-                       const clt_tune_kind *kind, const clt_variant **v) {
-    char shape[80];
-    if (clt_ops_tunes(ops, q->op)) {
-        clt_attention_shape(p, accumulate_kv, shape, sizeof shape);
-        CLT_TRY(clt_tune_pick(ops, &(clt_tune_question){*q, shape, kind}, v));
-        if (*v) return CLT_OK;
-    }
-    return clt_variant_pick_for(ops, q, v);
-}
-
 static clt_status choose_forward(clt_ops *ops, const params *p, const clt_variant **v) {
     char options[CLT_ATTENTION_OPTIONS];
     CLT_TRY(check_call(p));
@@ -299,22 +287,20 @@ static clt_status choose_forward(clt_ops *ops, const params *p, const clt_varian
                                     .takes = takes_forward,
                                     .check = clt_attention8_check_forward,
                                     .call = p};
-    return pick(ops, &q, p, false, &clt_attention8_tune_forward, v);
+    return clt_attention_pick(ops, &q, p, false, &clt_attention8_tune_forward, v);
 }
 
 static clt_status choose_backward(clt_ops *ops, const grad_params *g, const clt_variant **v) {
-    const clt_tensor_named all[] = {
-        {"q", g->fwd.q}, {"dout", g->dout}, {"dq", g->dq}, {"dk", g->dk}, {"dv", g->dv}};
     char options[CLT_ATTENTION_OPTIONS];
     CLT_TRY(check_call(&g->fwd));
-    CLT_TRY(clt_tensor_check_one_type("attention backward", CLT_DTYPE_PLAIN, all, CLT_COUNT_OF(all)));
+    CLT_TRY(clt_attention_validate_gradients(g));
     make_options(ops, &g->fwd, options);
     const clt_variant_question q = {.op = "attention8_backward",
                                     .options = options,
                                     .takes = takes_backward,
                                     .check = clt_attention8_check_backward,
                                     .call = g};
-    return pick(ops, &q, &g->fwd, g->accumulate_kv, &clt_attention8_tune_backward, v);
+    return clt_attention_pick(ops, &q, &g->fwd, g->accumulate_kv, &clt_attention8_tune_backward, v);
 }
 
 clt_status clt_op_attention8_forward(clt_ops *ops, const params *p) {

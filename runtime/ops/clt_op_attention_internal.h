@@ -26,6 +26,8 @@ void clt_attention_cpu_options(const clt_ops *ops, const clt_attention_params *p
                                char out[CLT_ATTENTION_OPTIONS]);
 /* CLT_FAIL, with a message, for sizes, types, masks and probabilities that no body supports. */
 clt_status clt_attention_validate(const clt_attention_params *p);
+/* The same for the types of a backward pass, which must be one. */
+clt_status clt_attention_validate_gradients(const clt_attention_grad_params *g);
 
 /* A kind of body: how rows of the two tables with this word `body` run. `v` is the row. All functions may
  * assume that the call was checked. A new kind is a file that defines a clt_attention_body, named here and in
@@ -90,6 +92,9 @@ clt_status clt_attention_check_last(clt_ops *ops, const clt_variant *v, void *ct
 extern const clt_tune_kind clt_attention_tune_forward, clt_attention_tune_backward;
 /* Writes the shape of a call to `out` as clt_tune_question.shape needs it. */
 void clt_attention_shape(const clt_attention_params *p, bool accumulate_kv, char *out, size_t size);
+/* The row for a call with these parameters: by measurement (kind), otherwise by the table. */
+clt_status clt_attention_pick(clt_ops *ops, const clt_variant_question *q, const clt_attention_params *p,
+                              bool accumulate_kv, const clt_tune_kind *kind, const clt_variant **v);
 
 /* Queues clt_op_attention_last with row v of attention_last.vt; the call must have been checked. `rows`:
  * output rows. */
