@@ -134,6 +134,15 @@ for more in "optimizer.disable_grad=[norm]" \
     rm -rf "$tmp/sums"
 done
 
+# In numerics fast microbatches are added one by one, as with several ranks at stage 2.
+fast=(precision=amp_bf16 cltrain.numerics=fast device_train_microbatch_size=1)
+train fast 2 "${fast[@]}" cltrain.zero_stage=2
+report "numerics fast: two ranks, stage 2" $?
+want=$("$cltrain" ckpt hash "$tmp/fast")
+CLTRAIN_QUEUES=3 CLTRAIN_AHEAD=1 compare "numerics fast: one rank, gradients in host memory" 1 "${fast[@]}" \
+    cltrain.zero_stage=2 cltrain.offload_gradients=host
+rm -rf "$tmp/fast"
+
 # A lane of several microbatches is one chain of additions.
 train x 1 cltrain.offload_gradients=host cltrain.zero_stage=2 global_train_batch_size=32 device_train_microbatch_size=2
 code=$?
