@@ -326,6 +326,16 @@ clt_ref clt_slab_at(const clt_slab *s, uint64_t element, uint64_t *run) {
     return s->piece[lo] ? clt_ref_at(clt_slab_part(s, lo), element - s->start[lo]) : clt_ref_none();
 }
 
+clt_status clt_slab_host_at(const clt_slab *s, uint64_t element, uint64_t *run, char **host) {
+    const clt_ref at = clt_slab_at(s, element, run);
+    void *memory;
+    *host = NULL;
+    if (!at.buf) return CLT_OK;
+    CLT_TRY(clt_buffer_host(at.buf, &memory));
+    *host = (char *)memory + at.off * s->element_bytes;
+    return CLT_OK;
+}
+
 clt_ref clt_slab_ref(const clt_slab *s, int entry) {
     return clt_slab_at(s, s->table->entry[entry].offset, NULL);
 }

@@ -113,6 +113,10 @@ clt_ref clt_slab_ref(const clt_slab *s, int entry);
 /* The place of element `element` of the slab, which must be below table->total; clt_ref_none in a hole.
  * *run: the number of elements from there to the end of its piece or hole; run may be NULL. */
 clt_ref clt_slab_at(const clt_slab *s, uint64_t element, uint64_t *run);
+/* The same in the host's memory, of a slab of pinned memory; *host: NULL in a hole. Errors of
+ * clt_buffer_host.
+ */
+clt_status clt_slab_host_at(const clt_slab *s, uint64_t element, uint64_t *run, char **host);
 /* Whether any element of [element, element + count) is on this rank. The range must be inside the slab. */
 bool clt_slab_touches(const clt_slab *s, uint64_t element, uint64_t count);
 /* Read or write `count` elements from index `element` of an fp32 slab on, across pieces, as clt_buffer_read

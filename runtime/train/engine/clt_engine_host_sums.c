@@ -76,11 +76,9 @@ static void join(stack *t) {
 /* Queues the copies of elements x between a level and `at`, in the queue in use. */
 static clt_status copy(const clt_engine *e, int level, clt_slab_range x, clt_ref at, bool to_host) {
     for (uint64_t done = 0, n; done < x.count; done += n) {
-        const clt_ref in_slab = clt_slab_at(e->level[level], x.first + done, &n);
-        void *host;
+        char *elements;
+        CLT_TRY(clt_slab_host_at(e->level[level], x.first + done, &n, &elements));
         n = CLT_MIN(n, x.count - done);
-        CLT_TRY(clt_buffer_host(in_slab.buf, &host));
-        char *elements = (char *)host + in_slab.off * sizeof(float);
         const size_t offset = (at.off + done) * sizeof(float), bytes = n * sizeof(float);
         CLT_TRY(to_host ? clt_buffer_send(at.buf, offset, elements, bytes)
                         : clt_buffer_fetch(at.buf, offset, elements, bytes));

@@ -135,22 +135,16 @@ clt_status clt_offload_begin(clt_offload_ring *o, unsigned states, clt_offload_n
 /* --- a stretch --- */
 
 /* Where elements x of a state are in the host's memory. */
-static clt_status find_host(const clt_offload_ring *o, clt_state state, clt_slab_range x, void **elements) {
-    if (o->in_files >> state & 1) {
-        *elements = clt_file_ring_at(o->files, state);
-        return CLT_OK;
-    }
-    const clt_slab *slab = o->slab[state];
-    const clt_ref at = clt_slab_at(slab, x.first, NULL);
-    CLT_TRY(clt_buffer_host(at.buf, elements));
-    *elements = (char *)*elements + at.off * slab->element_bytes;
+static clt_status find_host(const clt_offload_ring *o, clt_state state, clt_slab_range x, char **elements) {
+    if (!(o->in_files >> state & 1)) return clt_slab_host_at(o->slab[state], x.first, NULL, elements);
+    *elements = (char *)clt_file_ring_at(o->files, state);
     return CLT_OK;
 }
 
 /* Queues the copy of elements x of a state from the host's memory, or back to it. */
 static clt_status move(clt_offload_ring *o, clt_state state, clt_slab_range x, bool back) {
     const size_t offset = o->row[state], bytes = x.count * o->slab[state]->element_bytes;
-    void *elements;
+    char *elements;
     CLT_TRY(find_host(o, state, x, &elements));
     *(back ? &o->traffic.written : &o->traffic.read) += bytes;
     return back ? clt_buffer_send(o->now->buffer, offset, elements, bytes)

@@ -120,12 +120,10 @@ static clt_status copy_kept(clt_engine *e, const clt_unit_place *p, clt_slab_ran
     const clt_slab *kept = e->units.source;
     const uint64_t bytes = kept->element_bytes;
     for (uint64_t done = 0, n; done < x.count; done += n) {
-        const clt_ref at = clt_slab_at(kept, x.first + done, &n);
-        void *host;
+        char *elements;
+        CLT_TRY(clt_slab_host_at(kept, x.first + done, &n, &elements));
         n = CLT_MIN(n, x.count - done);
-        if (!at.buf) continue;
-        CLT_TRY(clt_buffer_host(at.buf, &host));
-        CLT_TRY(clt_buffer_fetch(p->buffer, done * bytes, (char *)host + at.off * bytes, n * bytes));
+        if (elements) CLT_TRY(clt_buffer_fetch(p->buffer, done * bytes, elements, n * bytes));
     }
     return CLT_OK;
 }
