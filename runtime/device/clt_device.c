@@ -209,11 +209,13 @@ clt_status clt_device_check_pattern(const char *pattern, int local_size) {
 }
 
 clt_status clt_device_open(const clt_device_params *p, clt_device **out) {
+    const char *pattern = p->cpu && !p->pattern ? "" : p->pattern;
     clt_found *found;
     int n, index = 0, share = 0, sharing = 1;
     CLT_TRY(clt_platform_find(&found, &n));
-    clt_status st =
-        clt_select(found, n, p->pattern, p->slots, p->local_rank, p->local_size, &index, &share, &sharing);
+    clt_status st = p->cpu ? clt_select_cpus(found, &n) : CLT_OK;
+    if (st == CLT_OK)
+        st = clt_select(found, n, pattern, p->slots, p->local_rank, p->local_size, &index, &share, &sharing);
     if (st == CLT_OK) st = open_found(&found[index], p, share, sharing, out);
     clt_free(found);
     return st;

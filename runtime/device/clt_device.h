@@ -57,6 +57,7 @@ typedef struct {
     bool profile;          /* time every kernel */
     int threads;           /* CPU devices: compute units to use; 0: all, or this rank's equal share */
     bool helpers;          /* allow helper processes; for a caller that will rehearse */
+    bool cpu;              /* only CPU devices count, and $CLTRAIN_DEVICE does not */
     bool need_exact;       /* refuse a device that numerics: exact cannot use (CLT_NO_DEVICE) */
     bool reprobe;          /* probe and measure again instead of using what is stored */
 } clt_device_params;

@@ -179,6 +179,8 @@ clt_status clt_platform_find(clt_found **out, int *count);
  * message, if none matches. */
 clt_status clt_select(const clt_found *found, int n, const char *pattern, const int *slots, int local_rank,
                       int local_size, int *index, int *share, int *sharing);
+/* clt_select.c: leaves only the CPU devices in the list of *n. CLT_NO_DEVICE, with advice: there are none. */
+clt_status clt_select_cpus(clt_found *found, int *n);
 /* clt_error.c: OpenCL's name of an error code, a constant; "unknown error" for an unknown code. */
 const char *clt_cl_name(cl_int e);
 /* Prints "WHAT on DEVICE failed: CL_..." for a failed call, with advice if memory ran out. Returns

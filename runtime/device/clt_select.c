@@ -109,3 +109,13 @@ clt_status clt_select(const clt_found *found, int n, const char *pattern, const 
     *sharing = all;
     return CLT_OK;
 }
+
+clt_status clt_select_cpus(clt_found *found, int *n) {
+    int kept = 0;
+    for (int i = 0; i < *n; i++)
+        if (found[i].facts.type == CLT_DEVICE_CPU) found[kept++] = found[i];
+    *n = kept;
+    return kept ? CLT_OK
+                : clt_error(CLT_NO_DEVICE, "no OpenCL driver for the CPU of this host is registered: install "
+                                           "one, for example the package pocl-opencl-icd");
+}

@@ -251,8 +251,8 @@ eight() {
     CLTRAIN_VARIANT=gemm8=portable,quantize=portable in_complete compare "8 bits: portable kernels" $pocl 1 # test_gemm8
     CLTRAIN_QUEUES=3 stage 2 3 ", 8 bits, inputs of blocks and weights in host memory" cltrain.offload_activations=host \
         cltrain.offload_parameters=host
-    CLTRAIN_QUEUES=3 stage 1 3 ", 8 bits, weights and gradients in host memory" cltrain.offload_parameters=host \
-        cltrain.offload_gradients=host
+    CLTRAIN_QUEUES=3 stage 1 3 ", 8 bits, everything in host memory, steps of the host" cltrain.offload_parameters=host \
+        cltrain.offload_gradients=host cltrain.offload=host cltrain.offload_update=host
     for i in 0 1 2; do
         run resumed $pocl "${n[i]}" max_duration="${end[i]}ba" || { tail -n 5 "$tmp/resumed.log"; fail "8 bits"; return; }
     done

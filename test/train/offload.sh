@@ -1,6 +1,6 @@
 #!/bin/bash
-# cltrain.offload, cltrain.offload_parameters and cltrain.offload_gradients: host on real runs. Hashes of weights and optimizer state are those of a run without offload, at every
-# stage of sharding, on one rank and on several, in fp32 and with 16-bit weights, and when a run changes between the two
+# cltrain.offload, cltrain.offload_parameters, cltrain.offload_gradients and cltrain.offload_update: host on real runs.
+# Hashes of weights and optimizer state are those of a run without offload, at every stage of sharding, on one rank and on several, in fp32 and with 16-bit weights, and when a run changes between the two
 # at a stop. Replicas are compared. The memory of a rank is within 2 % of the plan's, and no step allocates any. With 16-bit
 # weights stages 0 and 2 are left to test/long/offload.sh (TEST_COMPLETE=1).
 # timeout: 1800
@@ -78,6 +78,18 @@ for precision in fp32 amp_bf16; do
         CLTRAIN_QUEUES=3 compare "$precision: two ranks, stage $stage, queues of their own" 2 "${sharded[@]}"
     done
 
+    # The optimizer's step on the host's cores: all of the state, a part of it beside the device's, on ranks.
+    updated=("${run[@]}" cltrain.offload_update=host)
+    memory "$precision, steps of the host" 1 "${updated[@]}"
+    grep -q "^the optimizer's step runs on .* compute units" "$log"
+    report "$precision: the run says what computes the optimizer's step" $?
+    same_hash "$precision: steps of the host, one queue" x
+    CLTRAIN_QUEUES=3 CLTRAIN_AHEAD=1 CLTRAIN_BUILD_HELPERS=1 compare \
+        "$precision: steps of the host for a part of the state, queued ahead, a rehearsal" 1 "${updated[@]}" \
+        cltrain.offload_ratio=0.6
+    CLTRAIN_QUEUES=3 compare "$precision: two ranks, stage 1, steps of the host" 2 "${updated[@]}" cltrain.zero_stage=1
+    CLTRAIN_QUEUES=3 compare "$precision: two ranks, stage 3, steps of the host" 2 "${updated[@]}" cltrain.zero_stage=3
+
     # The weights that the model reads, without and with the state.
     weights=("precision=$precision" cltrain.zero_stage=3 cltrain.offload_parameters=host)
     on_one_rank "$precision, weights" cltrain.offload_parameters "${weights[@]}"
@@ -93,6 +105,7 @@ for precision in fp32 amp_bf16; do
     CLTRAIN_QUEUES=3 memory "$precision, weights, gradients and a part of the state" 1 "${gradients[@]}" \
         cltrain.offload=host cltrain.offload_ratio=0.6
     same_hash "$precision: one rank, weights, gradients and a part of the state" x
+    compare "$precision: everything in host memory, steps of the host" 1 "${updated[@]}" "${gradients[@]}"
     compare "$precision: two ranks keep the sums of their parts" 2 "${gradients[@]}"
     grep -q "^cltrain.offload_gradients: host is for runs of one rank" "$log"
     report "$precision: two ranks say so" $?
@@ -131,6 +144,8 @@ for more in "optimizer.disable_grad=[norm]" \
         cltrain.zero_stage=2 cltrain.offload_gradients=host
     CLTRAIN_QUEUES=3 compare "${keys[0]}: everything in host memory" 1 "${sums[@]}" "${keys[@]}" cltrain.zero_stage=3 \
         cltrain.offload_gradients=host cltrain.offload_parameters=host cltrain.offload=host
+    [[ $more = *lamb* ]] || CLTRAIN_QUEUES=3 compare "${keys[0]}: steps of the host" 1 "${sums[@]}" "${keys[@]}" \
+        cltrain.offload=host cltrain.offload_update=host
     rm -rf "$tmp/sums"
 done
 
@@ -157,14 +172,16 @@ code=$?
 report "a flipped bit in offloaded state" $? "exit $code"
 
 # A step that is skipped leaves weights in the host's memory as they are.
-for where in none host; do
+for where in none host update; do
     keys=()
     [ $where = none ] || keys=(cltrain.zero_stage=3 cltrain.offload_parameters=host cltrain.offload_gradients=host)
+    [ $where = update ] && keys=(cltrain.offload=host cltrain.offload_update=host)
     CLTRAIN_QUEUES=3 CLTRAIN_INJECT=nan=2:2 train "skip-$where" 1 precision=amp_bf16 cltrain.guards.nonfinite=skip "${keys[@]}"
-    report "offload_parameters and offload_gradients: $where, a step that is not finite" $?
+    report "offload_parameters and offload_gradients, or offload_update: $where, a step that is not finite" $?
 done
 want=$("$cltrain" ckpt hash "$tmp/skip-none")
 same_hash "the state after a skipped step" skip-host
+same_hash "the state after a step that the host skips" skip-update
 
 # Steps that are not finite are looked into, and a roll-back loads the state into the host's memory.
 for where in none host; do

@@ -102,6 +102,7 @@ static const struct {
     {"cltrain.offload_ratio", "0.5", {"cltrain.offload=host"}},
     {"cltrain.offload_parameters", "host", {"cltrain.zero_stage=3"}},
     {"cltrain.offload_gradients", "host", {"cltrain.zero_stage=2"}},
+    {"cltrain.offload_update", "host", {"cltrain.offload=host"}},
     {"cltrain.guards.straggler_ratio", "2", {NULL}},
     {"cltrain.guards.spike_window", "200", {NULL}},
     {"cltrain.guards.spike_threshold", "5", {NULL}},

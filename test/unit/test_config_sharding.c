@@ -140,6 +140,39 @@ static void sums_of_gradients_in_host_memory_need_stage_2(void **state) {
     clt_error_quiet(false);
 }
 
+static void steps_of_the_host_need_its_state(void **state) {
+    (void)state;
+    static const struct {
+        const char *over;
+        const char *refused; /* a part of the message; NULL: it loads */
+        bool host;
+    } all[] = {{"cltrain={offload: host, offload_update: host}", NULL, true},
+               {"cltrain={offload: host, offload_update: device}", NULL, false},
+               {"cltrain={offload: host}", NULL, false},
+               {"cltrain={offload_update: host}", "set cltrain.offload: host", false},
+               {"cltrain={offload: file, offload_folder: x, offload_update: host}",
+                "set cltrain.offload: host", false},
+               {"cltrain={offload: host, offload_update: file}", "device, host", false}};
+    static const char *const lamb[] = {"optimizer={name: lamb, lr: 0.01}", "cltrain.offload=host",
+                                       "cltrain.offload_update=host"};
+    clt_config *c;
+    clt_error_quiet(true);
+    for (size_t i = 0; i < CLT_COUNT_OF(all); i++) {
+        const clt_status st = clt_config_load(CU_BASE, &all[i].over, 1, &c);
+        if (st != (all[i].refused ? CLT_BAD_CONFIG : CLT_OK)) fail_msg("%s: status %d", all[i].over, st);
+        if (all[i].refused) {
+            assert_non_null(strstr(clt_last_error(), "cltrain.offload_update"));
+            if (!strstr(clt_last_error(), all[i].refused)) fail_msg("%s", clt_last_error());
+            continue;
+        }
+        assert_int_equal(c->shard.host_update, all[i].host);
+        clt_config_free(c);
+    }
+    assert_int_equal(clt_config_load(CU_BASE, lamb, CLT_COUNT_OF(lamb), &c), CLT_BAD_CONFIG);
+    assert_non_null(strstr(clt_last_error(), "optimizer.name"));
+    clt_error_quiet(false);
+}
+
 /* degree 0: refused. */
 static void groups_multiply_to_the_ranks(void **state) {
     (void)state;
@@ -191,6 +224,7 @@ int main(void) {
         cmocka_unit_test(both_keys_may_agree),
         cmocka_unit_test(offload_and_gathers),
         cmocka_unit_test(weights_in_host_memory_need_stage_3),
+        cmocka_unit_test(steps_of_the_host_need_its_state),
         cmocka_unit_test(sums_of_gradients_in_host_memory_need_stage_2),
         cmocka_unit_test(groups_multiply_to_the_ranks),
     };

@@ -88,6 +88,39 @@ static void ranks_get_devices(void **state) {
     du_assert_says("3:1  NVIDIA CUDA / H100");
 }
 
+static void cpus_alone(void **state) {
+    (void)state;
+    clt_found f[] = {
+        make_found(0, 0, "NVIDIA CUDA", "H100", CLT_DEVICE_GPU, false),
+        make_found(1, 0, "Intel(R) OpenCL", "EPYC of Intel", CLT_DEVICE_CPU, true),
+        make_found(2, 0, "Another", "an accelerator", CLT_DEVICE_OTHER, false),
+        make_found(3, 0, "Portable Computing Language", "pthread-EPYC", CLT_DEVICE_CPU, true),
+    };
+    int n = 4;
+    assert_int_equal(clt_select_cpus(f, &n), CLT_OK);
+    assert_int_equal(n, 2);
+    assert_string_equal(f[0].facts.name, "EPYC of Intel");
+    assert_string_equal(f[1].facts.name, "pthread-EPYC");
+    n = 0;
+    assert_int_equal(clt_select_cpus(f, &n), CLT_NO_DEVICE);
+    du_assert_says("pocl-opencl-icd");
+}
+
+/* It is a CPU whatever the run's own device is. */
+static void a_cpu_is_opened_beside_another_device(void **state) {
+    (void)state;
+    clt_device_params p = clt_device_params_default();
+    clt_device *dev;
+    du_skip_on_simulator();
+    p.cpu = true;
+    setenv("CLTRAIN_DEVICE", "no such device", 1);
+    const clt_status st = clt_device_open(&p, &dev);
+    unsetenv("CLTRAIN_DEVICE");
+    assert_int_equal(st, CLT_OK);
+    assert_int_equal(clt_device_get_facts(dev)->type, CLT_DEVICE_CPU);
+    clt_device_close(dev);
+}
+
 /* --- without a driver --- */
 
 /* Runs this program in `mode` with the settings `env` and returns its exit code; *output is malloc'ed. */
@@ -145,6 +178,8 @@ int main(int argc, char **argv) {
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_get_devices),
+        cmocka_unit_test(cpus_alone),
+        cmocka_unit_test(a_cpu_is_opened_beside_another_device),
         cmocka_unit_test(no_platform_gives_advice),
         cmocka_unit_test(unregistered_driver_is_named),
     };

@@ -184,6 +184,55 @@ static void the_link_moves_what_is_in_host_memory(void **state) {
     clt_config_free(c);
 }
 
+/* The host reads the total and writes the weights that the model reads, where these are on the device; state
+ * that stays there does not move. Places for both are pinned. */
+static void steps_of_the_host_spare_the_link(void **state) {
+    (void)state;
+    static const struct {
+        const char *precision, *more[3];
+        uint64_t in, out, place, touched; /* bytes of an element; touched: of host memory */
+        double ratio;
+    } all[] = {
+        {"precision=amp_bf16", {"cltrain.zero_stage=0"}, 2, 4, 6, 30, 1},
+        {"precision=fp32", {"cltrain.zero_stage=0"}, 4, 8, 8, 28, 1},
+        {"precision=amp_bf16", {"cltrain.zero_stage=2", "cltrain.offload_gradients=host"}, 2, 0, 2, 30, 1},
+        {"precision=amp_bf16",
+         {"cltrain.zero_stage=3", "cltrain.offload_gradients=host", "cltrain.offload_parameters=host"},
+         0,
+         0,
+         0,
+         30,
+         1},
+        {"precision=fp32", {"cltrain.zero_stage=3", "cltrain.offload_parameters=host"}, 0, 4, 4, 28, 1},
+        {"precision=amp_bf16", {"cltrain.zero_stage=0", "cltrain.offload_ratio=0.5"}, 2, 4, 6, 30, 0.5},
+    };
+    for (size_t i = 0; i < CLT_COUNT_OF(all); i++) {
+        const char *over[8] = {all[i].precision, "cltrain.numerics=exact", "model.n_layers=9",
+                               "cltrain.offload=host", "cltrain.offload_update=host"};
+        size_t n = 5;
+        for (int k = 0; k < 3 && all[i].more[k]; k++) over[n++] = all[i].more[k];
+        clt_config *c = load(over, n);
+        const clt_plan_room room = {.type = CLT_DEVICE_GPU, .capacity = UINT64_MAX, .max_alloc = UINT64_MAX};
+        clt_plan host, device;
+        assert_int_equal(clt_plan_make(c, 1, &room, &host), CLT_OK);
+        c->shard.host_update = false;
+        assert_int_equal(clt_plan_make(c, 1, &room, &device), CLT_OK);
+        const clt_plan_memory *m = &host.memory, *d = &device.memory;
+        const uint64_t chunks = m->elements / CLT_CHUNK,
+                       leaving = (uint64_t)ceil((double)chunks * all[i].ratio) * CLT_CHUNK;
+        assert_int_equal(m->update.in, leaving * all[i].in);
+        assert_int_equal(m->update.out, leaving * all[i].out);
+        assert_int_equal(m->update_touched, leaving * all[i].touched);
+        assert_int_equal(m->host, d->host + CLT_PLAN_UPDATE_PLACES * clt_plan_update_stretch(m->elements) *
+                                                all[i].place);
+        assert_int_equal(m->total, d->total);
+        assert_int_equal(d->update_touched, 0);
+        clt_plan_free(&host);
+        clt_plan_free(&device);
+        clt_config_free(c);
+    }
+}
+
 /* All inputs of blocks but three wait in host memory, and take none of the device's. */
 static void inputs_of_blocks_wait_in_host_memory(void **state) {
     (void)state;
@@ -340,6 +389,7 @@ int main(void) {
         cmocka_unit_test(weights_wait_in_host_memory),
         cmocka_unit_test(sums_of_gradients_wait_in_host_memory),
         cmocka_unit_test(the_link_moves_what_is_in_host_memory),
+        cmocka_unit_test(steps_of_the_host_spare_the_link),
         cmocka_unit_test(everything_can_leave_the_device),
         cmocka_unit_test(inputs_of_blocks_wait_in_host_memory),
         cmocka_unit_test(recomputation_follows_the_memory_where_it_is_open),

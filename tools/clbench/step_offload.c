@@ -16,6 +16,7 @@ const char *step_offload_check(const step_offload_options *o) {
     if (o->where && !file && strcmp(o->where, "host")) return "--offload must be host or file";
     if (file != (o->folder != NULL)) return "--offload file and --offload-folder FOLDER belong together";
     if (o->ratio > 1) return "--offload-ratio must be 0 to 1";
+    if (o->update && (!o->where || file)) return "--offload-update needs --offload host";
     return o->ratio >= 0 && !o->where ? "--offload-ratio needs --offload" : NULL;
 }
 
@@ -29,6 +30,7 @@ char *step_offload_keys(const step_offload_options *o) {
     if (o->parameters || o->gradients) clt_str_addf(&s, ", zero_stage: %d", o->parameters ? 3 : 2);
     if (o->parameters) clt_str_add(&s, ", offload_parameters: host");
     if (o->gradients) clt_str_add(&s, ", offload_gradients: host");
+    if (o->update) clt_str_add(&s, ", offload_update: host");
     return s.s;
 }
 
@@ -156,6 +158,13 @@ static void print_rates(const step_offload_options *o, const step_offload *w) {
            out * 1e-9, alone(o, w) * 1e-9);
 }
 
+/* What the cores read and write: moments, weights, the gradient, and the weights that the model reads. */
+static void print_cores(const step_offload *w, const clt_plan_memory *m) {
+    const double link = moved(w);
+    printf("  update       %.3f s on the host's cores: %.2f GB/s of host memory; %.2f GB over the link\n",
+           w->step.seconds, (double)m->update_touched / w->step.seconds * 1e-9, link * 1e-9);
+}
+
 /* Seconds that the link needs at least for what a step's passes move: all but the update's bytes. */
 static double passes_on_link(const step_offload *w) {
     const double in = (double)w->moved_in - (double)w->step.read,
@@ -171,9 +180,10 @@ static void print_bound(const step_offload_options *o, const step_offload *w, do
     const bool waits = link >= 0.8 * passes;
     printf("  bound by     %s: the update takes %.1f %% of a step of %.3f s; without it %.3f s, of which the "
            "link needs %.3f s\n",
-           share >= 0.5 && o->folder ? "the disk"
-           : share >= 0.5 || waits   ? "the link"
-                                     : "the device's computation",
+           share >= 0.5 && o->folder   ? "the disk"
+           : share >= 0.5 && o->update ? "the host's cores and memory"
+           : share >= 0.5 || waits     ? "the link"
+                                       : "the device's computation",
            100 * share, seconds, passes, link);
 }
 
@@ -191,7 +201,10 @@ void step_offload_print(const step_offload_options *o, const step_offload *w, co
         "  a step       moves %.2f GB to the device and %.2f GB back, of which its update %.2f and %.2f GB\n",
         (double)w->moved_in * 1e-9, (double)w->moved_out * 1e-9, (double)w->step.read * 1e-9,
         (double)w->step.written * 1e-9);
-    if (moved(w) > 0) print_rates(o, w);
+    if (o->update)
+        print_cores(w, m);
+    else if (moved(w) > 0)
+        print_rates(o, w);
     print_bound(o, w, seconds);
     fflush(stdout);
 }

@@ -352,12 +352,25 @@ static void print_link(const clt_config *c, const clt_plan *p) {
            clt_human_seconds((double)CLT_MAX(t.in, t.out) / (gbps * 1e9), time), gbps);
 }
 
+/* The same of the host's memory. */
+static void print_host_steps(const clt_plan *p) {
+    static const double gbps = 100;
+    const double bytes = (double)p->memory.update_touched;
+    char all[32], time[32];
+    if (bytes > 0)
+        printf(
+            "host cores   the optimizer's step reads and writes %s of the host's memory per rank: %s at %.0f "
+            "GB/s (clbench optimizer --device cpu measures yours)\n",
+            clt_human_bytes(bytes, all), clt_human_seconds(bytes / (gbps * 1e9), time), gbps);
+}
+
 static void print_plan(const clt_config *c, const clt_device_facts *f, const clt_plan *p,
                        const clt_plan_room *room, const stages *s, const saving *how) {
     print_work(c, f, p);
     print_memory(c, p, room->capacity);
     print_disk(c, p);
     print_link(c, p);
+    print_host_steps(p);
     print_stages(c, room, s);
     print_notes(c, p, s);
     print_elastic(c);
@@ -373,7 +386,8 @@ static void print_json(const clt_config *c, const clt_plan *p, uint64_t capacity
     char *text = json_dumps(summary, JSON_COMPACT);
     json_decref(summary);
     const clt_plan_traffic link = clt_plan_link(c, p);
-    printf("{\"link_in\":%llu,\"link_out\":%llu,", (unsigned long long)link.in, (unsigned long long)link.out);
+    printf("{\"link_in\":%llu,\"link_out\":%llu,\"update_touched\":%llu,", (unsigned long long)link.in,
+           (unsigned long long)link.out, (unsigned long long)m->update_touched);
     printf("\"stage\":%d,\"shard_ranks\":%d,\"replicas\":%d,\"host\":%llu,\"host_parameters\":%llu,"
            "\"host_gradients\":%llu,\"host_activations\":%llu,\"file\":%llu,\"file_step\":%llu,",
            p->stage, p->shard_ranks, p->replicas, (unsigned long long)m->host,

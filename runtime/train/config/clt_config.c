@@ -172,6 +172,7 @@ static clt_status resolve(clt_schema_reader *r, clt_config_builder *b) {
     CLT_TRY(clt_config_resolve_loaders(r, b));
     CLT_TRY(clt_config_resolve_icl(r, b));
     CLT_TRY(clt_config_resolve_optimizer(r, b));
+    CLT_TRY(clt_config_resolve_update(r, b));
     CLT_TRY(clt_config_resolve_scheduler(r, b));
     CLT_TRY(clt_config_resolve_loggers(r, b));
     CLT_TRY(clt_config_resolve_callbacks(r, b));

@@ -105,6 +105,7 @@ typedef enum { CLT_CHECK_STOP, CLT_CHECK_WARN } clt_check_action;
 
 enum { CLT_STAGE_AUTO = -1, CLT_MOST_STAGE = 3 };
 typedef enum { CLT_OFFLOAD_NONE, CLT_OFFLOAD_HOST, CLT_OFFLOAD_FILE } clt_offload;
+typedef enum { CLT_UPDATE_DEVICE, CLT_UPDATE_HOST } clt_update_place;
 
 typedef struct {        /* which ranks hold which part of the state: cltrain.zero_stage, fsdp_config */
     int zero_stage;     /* 0 to CLT_MOST_STAGE, or CLT_STAGE_AUTO: the plan decides */
@@ -116,6 +117,7 @@ typedef struct {        /* which ranks hold which part of the state: cltrain.zer
     double offload_ratio;       /* part of the state that is offloaded; NaN: the plan decides */
     bool host_weights;          /* cltrain.offload_parameters: host; with zero_stage 3 */
     bool host_gradients;        /* cltrain.offload_gradients: host; with zero_stage 2 or 3 */
+    bool host_update;           /* cltrain.offload_update: host; with CLT_OFFLOAD_HOST, without lamb */
 } clt_shard_config;
 
 typedef struct { /* callbacks.early_stopper */
@@ -369,8 +371,8 @@ void clt_config_lines(const clt_config *c, clt_str *out);
  * DeepSpeed's elasticity names them), "optimizer": {"name", "lr",
  * ...} (of the default group), "scheduler": {"name", ...}, "precision", "loss_scale": {"rule", ...} (null
  * unless amp_fp16), "clipping": {"type", "threshold"} (null: none), "zero_stage" (or "auto"), "offload",
- * "offload_folder" (null unless file), "offload_parameters", "offload_gradients", "warnings": [lines that the
- * run prints about its configuration]}. The caller frees it. */
+ * "offload_folder" (null unless file), "offload_parameters", "offload_gradients", "offload_update",
+ * "warnings": [lines that the run prints about its configuration]}. The caller frees it. */
 json_t *clt_config_summary(const clt_config *c, int ranks);
 
 /* Every key with type, default, status and reason as Markdown table rows: docs/configuration.md. */

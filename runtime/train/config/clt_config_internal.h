@@ -59,6 +59,7 @@ typedef struct {
     int offload;            /* -1: not given */
     int offload_parameters; /* clt_offload */
     int offload_gradients;  /* the same */
+    int offload_update;     /* clt_update_place */
     bool fsdp_config, cpu_offload, reshard_after_forward;
     clt_config_kill_raw kill_loss_spike;
     bool optimizer_monitor, freezes;
@@ -112,6 +113,8 @@ clt_status clt_config_resolve_length(clt_schema_reader *r, clt_config *c);
 clt_status clt_config_resolve_precision(clt_schema_reader *r, clt_config_builder *b);
 clt_status clt_config_resolve_guards(clt_schema_reader *r, clt_config_builder *b);
 clt_status clt_config_resolve_sharding(clt_schema_reader *r, clt_config_builder *b);
+/* cltrain.offload_update, once the optimizer is known. */
+clt_status clt_config_resolve_update(clt_schema_reader *r, clt_config_builder *b);
 clt_status clt_config_resolve_loaders(clt_schema_reader *r, clt_config_builder *b);
 /* Reads l->streams from the map `streams` of the loader at `path`; NULL: none. The caller frees them. */
 clt_status clt_config_resolve_streams(clt_schema_reader *r, const char *path, bool eval, json_t *map,

@@ -46,6 +46,7 @@ static const char *const spike_names[] = {"off", "warn", "skip", "stop", NULL};
 static const char *const check_actions[] = {"stop", "warn", NULL};
 static const char *const offload_names[] = {"none", "host", "file", NULL}; /* clt_offload */
 static const char *const inputs_names[] = {"none", "host", NULL};          /* the same */
+static const char *const update_names[] = {"device", "host", NULL};        /* clt_update_place */
 
 static const clt_key guard_keys[] = {
     KEY("nonfinite", c.guards.nonfinite, "\"stop\"",
@@ -181,6 +182,13 @@ static const clt_key own_keys[] = {
         "the backward pass has made them, in numerics exact with the same bits; several ranks keep the sums "
         "of their parts on their devices",
         .choices = inputs_names),
+    KEY("offload_update", offload_update, "\"device\"",
+        "what computes the optimizer's step of offloaded state; device: the device, through which the state "
+        "passes; host: the cores of the host, where the state is, with offload: host and an OpenCL driver "
+        "for "
+        "the CPU; then only gradients go over the link, unless they are there, and new weights come back. "
+        "Numerics exact: the same bits. Not for lamb",
+        .choices = update_names),
     KEY("tune", tune, "\"cache\"",
         "kernel variants by shape; off: the tables' order; cache: what cltrain tune measured on this device; "
         "fill: also measures what is missing, in the first step, within 5 s",

@@ -74,6 +74,20 @@ static clt_status resolve_offload(clt_schema_reader *r, clt_config_builder *b) {
     return check_ratio(r, s);
 }
 
+clt_status clt_config_resolve_update(clt_schema_reader *r, clt_config_builder *b) {
+    static const char key[] = "cltrain.offload_update";
+    b->c.shard.host_update = b->offload_update == CLT_UPDATE_HOST;
+    if (!b->c.shard.host_update) return CLT_OK;
+    if (b->c.shard.offload != CLT_OFFLOAD_HOST)
+        return clt_schema_fail(r, key,
+                               "is host, which is for state in host memory: set cltrain.offload: "
+                               "host, or remove it");
+    if (b->c.optimizer.kind == CLT_OPTIMIZER_LAMB)
+        return clt_config_fail_both(r, key, "optimizer.name",
+                                    "the host does not compute lamb's steps; use offload_update: device");
+    return CLT_OK;
+}
+
 /* --- groups of ranks --- */
 
 static clt_status check_size(clt_schema_reader *r, const char *key, int64_t size) {

@@ -109,6 +109,7 @@ json_t *clt_config_summary(const clt_config *c, int ranks) {
     json_object_set_new(out, "offload_folder", files ? json_string(c->shard.offload_folder) : json_null());
     json_object_set_new(out, "offload_parameters", json_string(c->shard.host_weights ? "host" : "none"));
     json_object_set_new(out, "offload_gradients", json_string(c->shard.host_gradients ? "host" : "none"));
+    json_object_set_new(out, "offload_update", json_string(c->shard.host_update ? "host" : "device"));
     json_object_set_new(out, "warnings", warnings_of(c));
     return out;
 }

@@ -138,7 +138,8 @@ static const clt_key offload_optimizer_keys[] = {
     IGNORED(bool, "fast_init", "false", NULL, "the files are allocated at the start, not written"),
     KEY(float, "ratio", "1.0", "stage 3: cltrain.offload_ratio"),
     IGNORED(bool, "super_offload", "false", "false", PLACEMENT),
-    IGNORED(float, "cpuadam_cores_perc", "0.8", NULL, "the device updates the weights"),
+    IGNORED(float, "cpuadam_cores_perc", "0.8", NULL,
+            "all of them, with cltrain.offload_update: host; otherwise the device"),
 };
 static const clt_schema offload_optimizer_schema = CLT_SCHEMA(offload_optimizer_keys);
 

@@ -51,6 +51,7 @@ static clt_status create_training(clt_engine *e) {
                               &e->chunk_sums));
     CLT_TRY(clt_buffer_fill32(e->chunk_sums, 0, 0, e->table.total / CLT_CHUNK * 4));
     CLT_TRY(create_groups(e));
+    if (e->cfg->shard.host_update) CLT_TRY(clt_engine_host_update_create(e, &e->host_update));
     return clt_engine_lamb_create(e);
 }
 
@@ -136,6 +137,7 @@ void clt_engine_destroy(clt_engine *e) {
     clt_model_destroy(e->model);
     clt_engine_group_destroy(e);
     clt_reduce_plan_destroy(e->reduce);
+    clt_engine_host_update_destroy(e->host_update);
     clt_engine_slabs_destroy(e);
     clt_buffer *buffers[] = {e->block_group, e->groups, e->chunk_sums, e->results, e->nonfinite, e->hashes};
     for (size_t i = 0; i < CLT_COUNT_OF(buffers); i++) clt_buffer_destroy(buffers[i]);
@@ -247,7 +249,10 @@ clt_status clt_engine_hash(clt_engine *e, uint64_t hash[CLT_ENGINE_PARTS]) {
 }
 
 clt_offload_traffic clt_engine_offload_traffic(const clt_engine *e) {
-    return clt_offload_count(e->offload);
+    const clt_offload_traffic ring = clt_offload_count(e->offload),
+                              host = clt_engine_host_update_count(e->host_update);
+    return (clt_offload_traffic){ring.read + host.read, ring.written + host.written,
+                                 ring.seconds + host.seconds, ring.waited};
 }
 
 void clt_engine_time_offload(clt_engine *e, bool timed) {

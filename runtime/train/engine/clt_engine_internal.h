@@ -63,6 +63,7 @@ typedef struct {
 } clt_engine_shard_group;
 
 typedef struct clt_engine_host_sums clt_engine_host_sums;
+typedef struct clt_engine_host_update clt_engine_host_update;
 
 /* Trust ratios of tensors (clt_engine_lamb.c has the layouts). */
 typedef struct {
@@ -100,6 +101,7 @@ struct clt_engine {
     bool offloads;                   /* cltrain.offload: host or file, in training */
     bool host_weights;               /* cltrain.offload_parameters: host; units.source is pinned */
     clt_engine_host_sums *host_sums; /* cltrain.offload_gradients: host; level is pinned. NULL: it is not */
+    clt_engine_host_update *host_update; /* cltrain.offload_update: host. NULL: it is not */
     clt_engine_units units;
     clt_slab *level[CLT_LANE_LEVELS]; /* sums of the own ranges between rounds; the first takes the total */
     bool mute;                        /* passes exchange nothing: their results do not matter */
@@ -276,6 +278,22 @@ clt_status clt_engine_host_sums_open(clt_engine *e, int round, int rounds, bool 
 clt_status clt_engine_host_sums_keep(clt_engine *e, int unit);
 clt_status clt_engine_host_sums_close(clt_engine *e);
 
+/* --- clt_engine_host_update.c --- */
+
+/* Opens a CPU device; needs the slabs, the optimizer's groups and the offload ring. Frees what it made if it
+ * fails. NULL may be destroyed. */
+clt_status clt_engine_host_update_create(clt_engine *e, clt_engine_host_update **out);
+void clt_engine_host_update_destroy(clt_engine_host_update *h);
+/* Whether the host updates the elements from `first` on: their state is in its memory. */
+bool clt_engine_host_updates(const clt_engine *e, uint64_t first);
+/* The step's status and groups go to the CPU device; waits for the device, whose total is then complete. */
+clt_status clt_engine_host_update_begin(clt_engine *e);
+/* The optimizer's step of everything that the host updates; waits for it. The way of new weights to the
+ * device is queued, and the compute queue waits for them. */
+clt_status clt_engine_host_update_run(clt_engine *e, clt_slab *total);
+/* What updates have moved between the device and the host, and their seconds. h may be NULL. */
+clt_offload_traffic clt_engine_host_update_count(const clt_engine_host_update *h);
+
 /* --- clt_engine_group.c --- */
 
 /* Needs the shards. */
@@ -290,6 +308,15 @@ void clt_engine_group_destroy(clt_engine *e);
 clt_status clt_engine_judge_gradient(clt_engine *e, clt_slab *total);
 /* The optimizer's step; of p: step, alpha and betas. */
 clt_status clt_engine_update(clt_engine *e, clt_slab *total, const clt_engine_step_params *p);
+/* The step of an optimizer without trust ratios. */
+clt_status clt_engine_optimizer_step(clt_ops *ops, clt_optimizer_kind kind, const clt_optimizer_params *p);
+/* Own stretches of what the optimizer reads and writes; most: elements of one that is not on the device. */
+clt_engine_stretches clt_engine_own_stretches(const clt_engine *e, const clt_slab *total, uint64_t most);
+/* The parts of stretch x of the fp32 weights that the model reads in fp32, one by one from *at on: *at is
+ * moved behind the part, *to is its place in what the model reads. false: there are no more. Begin with *at
+ * x.first. */
+bool clt_engine_next_wide(const clt_engine *e, clt_slab_range x, uint64_t *at, clt_slab_range *part,
+                          clt_ref *to);
 /* What the model reads of the fp32 weights that this rank updates: the 16-bit copy, and in an offloaded run
  * the tensors that it reads in fp32. */
 clt_status clt_engine_copy_weights(clt_engine *e);

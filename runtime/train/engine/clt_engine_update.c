@@ -78,8 +78,7 @@ bool clt_engine_needs_norm(const clt_config *c) {
 /* Handles a stretch: whole chunks of this rank's own elements that lie in one piece of each slab. */
 typedef clt_status (*stretch_fn)(clt_engine *e, clt_slab *total, clt_slab_range x);
 
-/* most: elements of a stretch. */
-static clt_engine_stretches own_stretches(const clt_engine *e, const clt_slab *total, uint64_t most) {
+clt_engine_stretches clt_engine_own_stretches(const clt_engine *e, const clt_slab *total, uint64_t most) {
     return (clt_engine_stretches){.e = e,
                                   .shards = e->stage == 0 ? NULL : &e->shards,
                                   .used = {total, e->master, e->copy, e->m, e->v},
@@ -87,7 +86,7 @@ static clt_engine_stretches own_stretches(const clt_engine *e, const clt_slab *t
 }
 
 static clt_status each_stretch(clt_engine *e, clt_slab *total, uint64_t most, stretch_fn fn) {
-    clt_engine_stretches all = own_stretches(e, total, most);
+    clt_engine_stretches all = clt_engine_own_stretches(e, total, most);
     clt_slab_range x;
     while (clt_engine_next_stretch(&all, &x)) CLT_TRY(fn(e, total, x));
     return CLT_OK;
@@ -97,7 +96,7 @@ static clt_status each_stretch(clt_engine *e, clt_slab *total, uint64_t most, st
  * memory or a file. */
 static clt_status each_stretch_of_state(clt_engine *e, clt_slab *total, unsigned states, stretch_fn fn) {
     const uint64_t most = clt_offload_most(e->offload, CLT_STATE_ALL);
-    clt_engine_stretches ahead = own_stretches(e, total, most);
+    clt_engine_stretches ahead = clt_engine_own_stretches(e, total, most);
     CLT_TRY(clt_offload_begin(e->offload, states, clt_engine_next_stretch, &ahead));
     CLT_TRY(each_stretch(e, total, most, fn));
     return clt_offload_end(e->offload);
@@ -202,18 +201,28 @@ clt_status clt_engine_judge_gradient(clt_engine *e, clt_slab *total) {
 
 /* --- what the model reads --- */
 
-/* The parts of stretch x of the fp32 weights, which is at `from`, that the model reads in fp32. */
-static clt_status copy_wide(clt_engine *e, clt_ref from, clt_slab_range x) {
+bool clt_engine_next_wide(const clt_engine *e, clt_slab_range x, uint64_t *at, clt_slab_range *part,
+                          clt_ref *to) {
     for (int i = 0; i < e->n_wide; i++) {
         const clt_slab_range *w = &e->wide_range[i];
-        const uint64_t first = CLT_MAX(w->first, x.first),
-                       end = CLT_MIN(w->first + w->count, x.first + x.count);
-        for (uint64_t at = first, n; at < end; at += n) {
-            const clt_ref to = clt_slab_at(e->wide, at, &n);
-            n = CLT_MIN(n, end - at);
-            CLT_TRY(clt_buffer_copy(to.buf, to.off * 4, from.buf, (from.off + at - x.first) * 4, n * 4));
-        }
+        const uint64_t first = CLT_MAX(w->first, *at), end = CLT_MIN(w->first + w->count, x.first + x.count);
+        uint64_t run;
+        if (first >= end) continue;
+        *to = clt_slab_at(e->wide, first, &run);
+        *part = (clt_slab_range){first, CLT_MIN(run, end - first)};
+        *at = first + part->count;
+        return true;
     }
+    return false;
+}
+
+/* The parts of stretch x of the fp32 weights, which is at `from`, that the model reads in fp32. */
+static clt_status copy_wide(clt_engine *e, clt_ref from, clt_slab_range x) {
+    clt_slab_range part;
+    clt_ref to;
+    for (uint64_t at = x.first; clt_engine_next_wide(e, x, &at, &part, &to);)
+        CLT_TRY(clt_buffer_copy(to.buf, to.off * 4, from.buf, (from.off + part.first - x.first) * 4,
+                                part.count * 4));
     return CLT_OK;
 }
 
@@ -244,14 +253,14 @@ clt_status clt_engine_copy_weights(clt_engine *e) {
 
 /* --- the optimizer --- */
 
-static clt_status step(clt_engine *e, const clt_optimizer_params *p) {
-    switch (e->cfg->optimizer.kind) {
+clt_status clt_engine_optimizer_step(clt_ops *ops, clt_optimizer_kind kind, const clt_optimizer_params *p) {
+    switch (kind) {
     case CLT_OPTIMIZER_LIONW:
-        return clt_op_lion(e->ops, p);
+        return clt_op_lion(ops, p);
     case CLT_OPTIMIZER_SGD:
-        return clt_op_sgd(e->ops, p);
+        return clt_op_sgd(ops, p);
     default:
-        return clt_op_adamw(e->ops, p);
+        return clt_op_adamw(ops, p);
     }
 }
 
@@ -268,9 +277,10 @@ static clt_optimizer_params params_of(clt_engine *e, clt_slab *total, clt_slab_r
 }
 
 static clt_status update_stretch(clt_engine *e, clt_slab *total, clt_slab_range x) {
+    if (clt_engine_host_updates(e, x.first)) return CLT_OK;
     CLT_TRY(clt_offload_bring(e->offload, CLT_STATE_ALL, x));
     const clt_optimizer_params p = params_of(e, total, x);
-    CLT_TRY(step(e, &p));
+    CLT_TRY(clt_engine_optimizer_step(e->ops, e->cfg->optimizer.kind, &p));
     CLT_TRY(hand_out_wide(e, p.p, x));
     return clt_offload_leave(e->offload, BUT_THE_GRADIENT, x);
 }
@@ -305,7 +315,9 @@ clt_status clt_engine_update(clt_engine *e, clt_slab *total, const clt_engine_st
     CLT_TRY(
         clt_buffer_write(e->groups, 0, e->host_groups, (size_t)(e->n_scaled + 1) * sizeof *e->host_groups));
     const bool lamb = e->cfg->optimizer.kind == CLT_OPTIMIZER_LAMB;
+    if (e->host_update) CLT_TRY(clt_engine_host_update_begin(e));
     CLT_TRY(lamb ? update_lamb(e, total) : each_stretch_of_state(e, total, CLT_STATE_ALL, update_stretch));
+    if (e->host_update) CLT_TRY(clt_engine_host_update_run(e, total));
     clt_model_weights_changed(e->model);
     return clt_engine_publish(e);
 }

@@ -23,14 +23,12 @@ static int64_t most_microbatches(const clt_config *c, const clt_plan *p) {
 
 clt_plan_traffic clt_plan_link(const clt_config *c, const clt_plan *p) {
     const clt_plan_memory *m = &p->memory;
-    const uint64_t sums = m->host_gradients ? m->host_gradients / (uint64_t)m->gradient_sums : 0,
-                   state = m->file ? m->file_step : m->host, update = state + m->host_weights;
+    const uint64_t sums = m->host_gradients ? m->host_gradients / (uint64_t)m->gradient_sums : 0;
     clt_plan_traffic t = {.microbatches = most_microbatches(c, p)};
     const uint64_t n = (uint64_t)t.microbatches;
-    /* The forward and the backward pass read weights; the first sum comes from nowhere; the update reads the
-     * total. */
-    t.in = n * (2 * m->host_weights + m->model.host) + (n - 1) * sums + update + sums;
-    t.out = n * (m->model.host + sums) + update;
+    /* The forward and the backward pass read weights; the first sum comes from nowhere. */
+    t.in = n * (2 * m->host_weights + m->model.host) + (n - 1) * sums + m->update.in;
+    t.out = n * (m->model.host + sums) + m->update.out;
     return t;
 }
 

@@ -23,9 +23,11 @@ typedef struct {
     uint64_t host_weights;   /* the same (cltrain.offload_parameters) */
     uint64_t host_gradients; /* the same (cltrain.offload_gradients) */
     uint64_t resident,
-        resident_bytes;       /* with offload: elements that stay on the device; of all their state */
-    uint64_t file, file_step; /* bytes in files (cltrain.offload: file); each way in a step */
-    uint64_t elements;        /* of the slab */
+        resident_bytes;           /* with offload: elements that stay on the device; of all their state */
+    uint64_t file, file_step;     /* bytes in files (cltrain.offload: file); each way in a step */
+    clt_plan_update_bytes update; /* over the link in a step's update */
+    uint64_t update_touched;      /* bytes of host memory that its cores read and write in one */
+    uint64_t elements;            /* of the slab */
     int gradient_slabs, gradient_sums; /* as in clt_plan_sizes */
 } clt_plan_memory;
 

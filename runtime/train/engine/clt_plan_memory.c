@@ -22,6 +22,10 @@ uint64_t clt_plan_offload_stretch(uint64_t offloaded) {
     return CLT_MIN(offloaded, CLT_PLAN_OFFLOAD_CHUNKS * (uint64_t)CLT_CHUNK);
 }
 
+uint64_t clt_plan_update_stretch(uint64_t owned) {
+    return CLT_MIN(owned, CLT_PLAN_UPDATE_CHUNKS * (uint64_t)CLT_CHUNK);
+}
+
 /* Bytes of a weight that the model reads, as the rank's part has it. */
 static uint64_t read_bytes(const clt_plan_sizes *s) {
     return s->narrow ? NARROW : WIDE;
@@ -67,8 +71,40 @@ static uint64_t slots_bytes(const clt_plan_sizes *s) {
     return leaving(s) ? CLT_PLAN_FILE_SLOTS * slot + CLT_SCRATCH_MOST : 0;
 }
 
+/* What an element of state that the host updates reads on the device, and what it writes there. */
+static uint64_t update_reads(const clt_plan_sizes *s) {
+    return (s->host_gradients ? 0 : WIDE) + (s->narrow || s->host_weights ? 0 : WIDE);
+}
+static uint64_t update_writes(const clt_plan_sizes *s) {
+    return s->host_weights ? 0 : read_bytes(s);
+}
+
+/* Places that this passes through; weights in fp32 have one for both ways. */
+static uint64_t update_places(const clt_plan_sizes *s) {
+    const uint64_t bytes = update_reads(s) + (s->narrow ? update_writes(s) : 0);
+    return s->host_update ? CLT_PLAN_UPDATE_PLACES * clt_plan_update_stretch(s->total) * bytes : 0;
+}
+
 uint64_t clt_plan_host_bytes(const clt_plan_sizes *s) {
-    return s->files ? slots_bytes(s) : leaving(s) * WIDE * offloaded(s);
+    return s->files ? slots_bytes(s) : leaving(s) * WIDE * offloaded(s) + update_places(s);
+}
+
+uint64_t clt_plan_host_update_bytes(const clt_plan_sizes *s) {
+    const uint64_t state = 2 * WIDE * (uint64_t)(s->moments + 1), copy = s->narrow ? NARROW : 0;
+    return s->host_update ? leaving(s) * (state + WIDE + copy) : 0;
+}
+
+/* The link carries what is in host memory for the device's updates, and what is on the device for the host's.
+ */
+clt_plan_update_bytes clt_plan_update_link(const clt_plan_sizes *s) {
+    const uint64_t by_host = s->host_update ? leaving(s) : 0, by_device = s->owned - by_host,
+                   weights = s->host_weights ? read_bytes(s) : 0, gradients = s->host_gradients ? WIDE : 0,
+                   state = s->host_update ? 0 : leaving(s) * WIDE * offloaded(s),
+                   passes = s->files ? clt_plan_file_step_bytes(s) : state;
+    return (clt_plan_update_bytes){
+        .in = passes + by_device * (weights + gradients) + by_host * update_writes(s),
+        .out = passes + by_device * weights + by_host * update_reads(s),
+    };
 }
 
 uint64_t clt_plan_host_weights_bytes(const clt_plan_sizes *s) {
@@ -224,6 +260,7 @@ static clt_status sizes_of(const clt_config *c, const clt_plan *p, const clt_sla
                         .narrow = c->precision != CLT_F32,
                         .offload = c->shard.offload != CLT_OFFLOAD_NONE,
                         .files = c->shard.offload == CLT_OFFLOAD_FILE,
+                        .host_update = c->shard.host_update,
                         .host_weights = c->shard.host_weights && p->stage >= 3,
                         .host_gradients = c->shard.host_gradients && p->ranks == 1 && !whole,
                         .total = t->total,
@@ -260,6 +297,8 @@ static clt_status memory_of(const clt_config *c, const clt_plan *p, const clt_sl
     m->host = clt_plan_host_bytes(&s);
     m->host_weights = clt_plan_host_weights_bytes(&s);
     m->host_gradients = clt_plan_host_gradients_bytes(&s);
+    m->update = clt_plan_update_link(&s);
+    m->update_touched = clt_plan_host_update_bytes(&s);
     m->resident = s.resident;
     m->resident_bytes = clt_plan_resident_bytes(&s);
     m->file = clt_plan_file_bytes(&s);

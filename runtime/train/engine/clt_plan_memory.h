@@ -17,6 +17,7 @@ typedef struct {
     bool narrow, offload; /* narrow: a 16-bit run; offload: cltrain.offload: host or file */
     bool files;           /* cltrain.offload: file */
     bool host_weights;    /* cltrain.offload_parameters: host, at stage 3 */
+    bool host_update;     /* cltrain.offload_update: host */
     bool host_gradients;  /* cltrain.offload_gradients: host, on one rank, which keeps no whole gradients */
     uint64_t total;       /* the whole slab */
     uint64_t owned;       /* of the rank that owns most (clt_shards.h); `total` at stage 0 */
@@ -40,12 +41,16 @@ enum {
     CLT_PLAN_OFFLOAD_PLACES = 4,  /* of offloaded state: one comes in, one is updated, one leaves, and one for
                                    * what queues learn late of each other */
     CLT_PLAN_OFFLOAD_CHUNKS = 32, /* of a place: 8 MiB of each state are copied at full speed */
+    CLT_PLAN_UPDATE_PLACES = 4,   /* of pinned memory, between the device and a host that updates: as above */
+    CLT_PLAN_UPDATE_CHUNKS = 64,  /* of a stretch that the host updates */
     CLT_PLAN_SUM_PLACES = 2,      /* on the device, for sums of units from the host's memory */
     CLT_PLAN_FILE_SLOTS = 6 /* of pinned memory between files and the device: two are read, two written */
 };
 
 /* Elements of each state in a place, if `owned` elements of it are offloaded. */
 uint64_t clt_plan_offload_stretch(uint64_t owned);
+/* The same of what the host updates. */
+uint64_t clt_plan_update_stretch(uint64_t owned);
 
 /* --- the terms: device bytes of one rank --- */
 
@@ -60,6 +65,13 @@ uint64_t clt_plan_host_bytes(const clt_plan_sizes *s);
 /* Host bytes of one rank with host_weights, with host_gradients, else 0. */
 uint64_t clt_plan_host_weights_bytes(const clt_plan_sizes *s);
 uint64_t clt_plan_host_gradients_bytes(const clt_plan_sizes *s);
+/* Bytes that an update moves to the device, and back. */
+typedef struct {
+    uint64_t in, out;
+} clt_plan_update_bytes;
+clt_plan_update_bytes clt_plan_update_link(const clt_plan_sizes *s);
+/* Bytes that the host's cores read and write in an update; 0 without host_update. */
+uint64_t clt_plan_host_update_bytes(const clt_plan_sizes *s);
 /* Device bytes of offloaded kinds of state, of what stays. They are in the terms above. */
 uint64_t clt_plan_resident_bytes(const clt_plan_sizes *s);
 /* Bytes in files of one rank; those that a step reads, which it also writes. 0 without. */
