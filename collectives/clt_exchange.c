@@ -327,13 +327,6 @@ clt_status clt_reduce_next_round(clt_reduce_plan *p) {
     return next_round(p, false);
 }
 
-int clt_reduce_levels(const clt_lane_split *split) {
-    int levels = 1;
-    /* A stack of complete subtrees of different sizes, but for the two topmost. */
-    for (int w = 1; split->dealt && !split->chain && w < split->lanes; w *= 2) levels++;
-    return levels;
-}
-
 /* --- reductions and gathers --- */
 
 /* One rank has made the one sum over all lanes already. */
@@ -355,7 +348,7 @@ clt_status clt_reduce_begin(clt_reduce_plan *p, clt_bucket_part part, const clt_
                 .bucket = part.bucket,
                 .within = part.within,
                 .level = level,
-                .levels = clt_reduce_levels(&p->split),
+                .levels = p->levels,
                 .round = round,
                 .narrow = p->math.to_bf16 != NULL};
     *op = 0;

@@ -122,7 +122,8 @@ struct clt_reduce_plan {
     struct clt_hosts *hosts; /* clt_hosts.h; NULL: operations have one hop */
 
     /* what a batch adds */
-    int most; /* subtree sums of a rank at most */
+    int most;   /* subtree sums of a rank at most */
+    int levels; /* clt_reduce_levels */
     clt_exchange_round round[CLT_EXCHANGE_ROUNDS];
     int64_t samples;             /* of the batch */
     int number;                  /* of the current round in its batch */

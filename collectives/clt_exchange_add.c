@@ -78,6 +78,42 @@ static void list_before(const clt_lane_split *s, int64_t samples, const clt_exch
     for (int i = 0; i < n; i++) out->empty[i] = is_empty(s, samples, t[i].first, t[i].width);
 }
 
+/* A round's lanes are neighbours, and follow those of the round before. *lanes: so many came before this
+ * round, and are complete after it. */
+static int add_round(const clt_lane_split *s, int number, int *lanes, clt_exchange_subtree *t, int n) {
+    const int first = *lanes;
+    for (int r = 0; r < s->ranks; r++) *lanes += number < clt_lane_count(s, r);
+    for (int lane = first; lane < *lanes; lane++) {
+        t[n++] = (clt_exchange_subtree){lane, 1, clt_ref_none()};
+        for (; are_halves(t, n, s->chain); n--) t[n - 2].width += t[n - 1].width;
+    }
+    return n;
+}
+
+/* After `rounds` rounds, and at most after any of them. */
+static int kept(const clt_lane_split *s, int rounds, int *most) {
+    clt_exchange_subtree t[CLT_LANE_LEVELS + 1];
+    int n = 0, lanes = 0;
+    *most = 1;
+    for (int i = 0; i < rounds; i++) {
+        n = add_round(s, i, &lanes, t, n);
+        if (i + 1 < rounds) *most = CLT_MAX(*most, n);
+    }
+    return n;
+}
+
+int clt_reduce_kept(const clt_lane_split *split, int rounds) {
+    int most;
+    if (!split->dealt || rounds >= clt_lane_rounds(split)) return CLT_MIN(rounds, 1);
+    return kept(split, rounds, &most);
+}
+
+int clt_reduce_levels(const clt_lane_split *split) {
+    int most = 1;
+    if (split->dealt) kept(split, clt_lane_rounds(split), &most);
+    return most;
+}
+
 void clt_exchange_list(const clt_lane_split *s, const clt_exchange_view *v, int64_t samples, int number,
                        const clt_exchange_round *before, clt_exchange_round *out) {
     const bool all = v->ranks * v->each == s->ranks;

@@ -160,6 +160,7 @@ static clt_status take_device(clt_reduce_plan *p) {
 clt_status clt_exchange_open(clt_reduce_plan *p) {
     const size_t ranks = (size_t)p->group->size;
     p->most = clt_exchange_most_sums(&p->split, &p->view);
+    p->levels = clt_reduce_levels(&p->split);
     const size_t places = ranks * (size_t)p->most;
     p->bytes = p->math.to_bf16 ? sizeof(uint16_t) : sizeof(float);
     for (int i = 0; i < CLT_EXCHANGE_ROUNDS; i++) {

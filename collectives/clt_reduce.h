@@ -67,7 +67,10 @@ uint64_t clt_reduce_plan_bytes(const clt_shards *shards, const clt_lane_split *s
 clt_status clt_reduce_batch(clt_reduce_plan *p, int64_t samples);
 /* The next reductions belong to the batch's next round; the one before it has been begun completely. */
 clt_status clt_reduce_next_round(clt_reduce_plan *p);
-/* Slabs of results that the rounds of a batch need; 1 without rounds. */
+/* Results that wait between two rounds: the complete subtrees that `rounds` rounds of a batch leave, in
+ * level[0 ...]. 0: none has been made; 1 after the last one, and without rounds: the total. */
+int clt_reduce_kept(const clt_lane_split *split, int rounds);
+/* The most of them at once: slabs of results that a batch needs. */
 int clt_reduce_levels(const clt_lane_split *split);
 
 /* A bucket, or its elements in [within.first, within.first + within.count). The same on all ranks. */

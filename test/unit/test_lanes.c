@@ -244,10 +244,36 @@ static void lanes_by_speed_are_the_best_division(void **state) {
             }
 }
 
+/* With one lane in a round the ones of a binary number; with several, what their carries leave. */
+static void sums_wait_between_rounds(void **state) {
+    (void)state;
+    static const int three[] = {3, 3, 2}, fast[] = {7, 1};
+    static const struct {
+        clt_lane_split split;
+        int levels, kept[9]; /* after 0, 1, ... rounds */
+    } all[] = {{{8, 1, NULL, true, false}, 3, {0, 1, 1, 2, 1, 2, 2, 3, 1}},
+               {{8, 2, NULL, true, false}, 2, {0, 1, 1, 2, 1}},
+               {{8, 4, NULL, true, false}, 1, {0, 1, 1}},
+               {{8, 8, NULL, true, false}, 1, {0, 1}},
+               {{8, 3, three, true, false}, 2, {0, 2, 2, 1}},            /* 2 1, 4 2, 8 */
+               {{8, 2, fast, true, false}, 3, {0, 1, 2, 1, 2, 2, 3, 1}}, /* 2, 2 1, 4, 4 1, 4 2, 4 2 1, 8 */
+               {{8, 2, NULL, true, true}, 1, {0, 1, 1, 1, 1}},
+               {{8, 2, NULL, false, false}, 1, {0, 1}}};
+    for (size_t i = 0; i < CLT_COUNT_OF(all); i++) {
+        const clt_lane_split *s = &all[i].split;
+        assert_int_equal(clt_reduce_levels(s), all[i].levels);
+        for (int r = 0; r <= (s->dealt ? clt_lane_rounds(s) : 1); r++)
+            assert_int_equal(clt_reduce_kept(s, r), all[i].kept[r]);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(order_and_slabs),         cmocka_unit_test(one_rank_makes_the_total),
-        cmocka_unit_test(lanes_share_the_samples), cmocka_unit_test(lanes_by_speed_are_the_best_division),
+        cmocka_unit_test(sums_wait_between_rounds),
+        cmocka_unit_test(order_and_slabs),
+        cmocka_unit_test(one_rank_makes_the_total),
+        cmocka_unit_test(lanes_share_the_samples),
+        cmocka_unit_test(lanes_by_speed_are_the_best_division),
         cmocka_unit_test(short_batches_fit),
 
     };

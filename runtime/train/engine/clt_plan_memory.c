@@ -244,12 +244,6 @@ static uint64_t resident_elements(const clt_config *c, const clt_plan *p, const 
     return s->owned - CLT_MIN(takes * CLT_CHUNK, s->owned);
 }
 
-/* In the host's memory the last lane completes the total, so the sums before it are the most. */
-static int gradient_sums(const clt_lane_split *split, bool on_host) {
-    const int levels = clt_reduce_levels(split);
-    return on_host ? CLT_MAX(levels - 1, 1) : levels;
-}
-
 static clt_status sizes_of(const clt_config *c, const clt_plan *p, const clt_slab_table *t,
                            int64_t microbatch, uint64_t inputs, clt_plan_sizes *out) {
     const bool whole = keeps_whole_gradients(c, p, microbatch);
@@ -267,7 +261,7 @@ static clt_status sizes_of(const clt_config *c, const clt_plan *p, const clt_sla
                         .inputs = inputs};
     find_units(c, p, t, &s);
     s.gradient_slabs = whole ? most_gradient_slabs(c, p) : 0;
-    s.gradient_sums = whole ? 0 : gradient_sums(&split, s.host_gradients);
+    s.gradient_sums = whole ? 0 : clt_reduce_levels(&split);
     CLT_TRY(find_shards(p, t, &s));
     s.resident = resident_elements(c, p, &s);
     *out = s;
