@@ -136,6 +136,7 @@ static clt_status send_rest(clt_reduce_plan *p) {
 
 clt_status clt_exchange_pump(clt_reduce_plan *p) {
     /* What is queued may wait itself, at its first use, and waits pump. */
+    const clt_queue used = clt_device_queue(p->dev);
     if (p->pumps || p->failed != CLT_OK) return p->failed;
     p->pumps = true;
     if (p->finished == p->begun)
@@ -143,6 +144,7 @@ clt_status clt_exchange_pump(clt_reduce_plan *p) {
     else
         p->failed = p->hosts ? clt_hosts_advance(p) : advance(p);
     p->pumps = false;
+    if (p->failed == CLT_OK) p->failed = clt_device_use(p->dev, used);
     return p->failed;
 }
 

@@ -107,10 +107,10 @@ clt_status clt_gather_begin(clt_reduce_plan *p, clt_bucket_part part, clt_slab *
  * it owns. */
 clt_status clt_gather_chunks_begin(clt_reduce_plan *p, clt_buffer *numbers, int64_t *op);
 
-/* Kernels that the compute queue gets from here on see the results of all operations up to op, and may write
- * to what these read. Waits for other ranks, with the group's deadline, until all that is left is queued. */
+/* What the queue in use gets from here on sees the results of all operations up to op, and may write to what
+ * these read. Waits for other ranks, with the group's deadline, until all that is left is queued. */
 clt_status clt_exchange_join(clt_reduce_plan *p, int64_t op);
-/* Moves operations on as far as they can go without waiting. */
+/* Moves operations on as far as they can go without waiting. The queue in use stays in use. */
 clt_status clt_exchange_pump(clt_reduce_plan *p);
 
 /* --- whole slabs, in one call --- */

@@ -77,6 +77,12 @@ clt_status clt_device_use(clt_device *dev, clt_queue queue) {
     return CLT_OK;
 }
 
+clt_queue clt_device_queue(const clt_device *dev) {
+    int q = CLT_QUEUE_COMPUTE;
+    while (q + 1 < CLT_QUEUES && dev->queues[q] != dev->queue) q++;
+    return (clt_queue)q;
+}
+
 void clt_queue_note(clt_device *dev, cl_event event) {
     int q = CLT_QUEUE_COMPUTE;
     if (dev->queue == dev->queues[q]) return;

@@ -35,6 +35,9 @@ clt_status clt_device_works_in_place(clt_device *dev, bool *in_place);
 /* The queue for everything that is queued from here on. Queues are created at their first use. */
 clt_status clt_device_use(clt_device *dev, clt_queue queue);
 
+/* The queue in use. */
+clt_queue clt_device_queue(const clt_device *dev);
+
 /* A place in a queue. */
 typedef struct clt_mark clt_mark;
 /* Marks the place behind everything that is in the current queue, and hands it to the device (flush). The

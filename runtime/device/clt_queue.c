@@ -197,12 +197,6 @@ static void collect(clt_device *dev) {
     dev->timed_n = kept;
 }
 
-static clt_queue queue_in_use(const clt_device *dev) {
-    int q = CLT_QUEUE_COMPUTE;
-    while (q + 1 < CLT_QUEUES && dev->queues[q] != dev->queue) q++;
-    return (clt_queue)q;
-}
-
 /* Keeps an event of the queue in use until it is complete. */
 static clt_timed *keep(clt_device *dev, cl_event event) {
     if (dev->timed_n == dev->timed_cap) {
@@ -213,7 +207,8 @@ static clt_timed *keep(clt_device *dev, cl_event event) {
         }
     }
     clt_timed *t = &dev->timed[dev->timed_n++];
-    *t = (clt_timed){.queue = queue_in_use(dev), .tag = dev->trace_tag, .event = event, .host = clt_now()};
+    *t =
+        (clt_timed){.queue = clt_device_queue(dev), .tag = dev->trace_tag, .event = event, .host = clt_now()};
     return t;
 }
 

@@ -106,9 +106,8 @@ for precision in fp32 amp_bf16; do
         cltrain.offload=host cltrain.offload_ratio=0.6
     same_hash "$precision: one rank, weights, gradients and a part of the state" x
     compare "$precision: everything in host memory, steps of the host" 1 "${updated[@]}" "${gradients[@]}"
-    compare "$precision: two ranks keep the sums of their parts" 2 "${gradients[@]}"
-    grep -q "^cltrain.offload_gradients: host is for runs of one rank" "$log"
-    report "$precision: two ranks say so" $?
+    memory "$precision, two ranks, weights and gradients" 2 "${gradients[@]}"
+    same_hash "$precision: two ranks, weights and gradients" x
 
     # The last one begins with a run that has nothing in the host's memory.
     train legs 2 "${run[@]}" "${weights[@]}" max_duration=1ba && train legs 1 "precision=$precision" max_duration=2ba &&
@@ -148,6 +147,33 @@ for more in "optimizer.disable_grad=[norm]" \
         cltrain.offload=host cltrain.offload_update=host
     rm -rf "$tmp/sums"
 done
+
+# Several ranks: sums of more units than have places on the device; a round that completes no subtree (three ranks),
+# ranks with more lanes than others, two hosts, and everything at once.
+parts=(model.d_model=64 model.n_layers=9 cltrain.offload_gradients=host)
+train parts 1 "${parts[@]:0:2}"
+report "nine blocks: a run without offload" $?
+want=$("$cltrain" ckpt hash "$tmp/parts")
+memory "two ranks, gradients" 2 "${parts[@]}" cltrain.zero_stage=2
+same_hash "nine blocks: two ranks, one queue" x
+grep -q "of device memory, .* of host memory" "$log"
+report "nine blocks: the run says what is in the host's memory" $?
+CLTRAIN_QUEUES=3 CLTRAIN_AHEAD=1 compare "nine blocks: two ranks, steps queued ahead" 2 "${parts[@]}" cltrain.zero_stage=2
+CLTRAIN_QUEUES=3 compare "nine blocks: three ranks, stage 3" 3 "${parts[@]}" cltrain.zero_stage=3
+CLTRAIN_QUEUES=3 compare "nine blocks: lanes by speed" 3 "${parts[@]}" cltrain.zero_stage=2 "cltrain.lanes_per_rank=[5,1,2]"
+CLTRAIN_QUEUES=3 CLTRAIN_HOSTS=2 compare "nine blocks: four ranks of two hosts, everything in host memory" 4 "${parts[@]}" \
+    cltrain.zero_stage=3 cltrain.offload_parameters=host cltrain.offload=host cltrain.offload_update=host
+CLTRAIN_QUEUES=3 compare "nine blocks: four ranks, groups of two" 4 "${parts[@]}" \
+    "fsdp_config={sharding_strategy: HYBRID_SHARD, data_parallel_shard_degree: 2}"
+for more in "" cltrain.offload_gradients=none; do
+    fast=(precision=amp_bf16 cltrain.numerics=fast device_train_microbatch_size=1 cltrain.zero_stage=2
+        "fsdp_config={mixed_precision: PURE, sharding_strategy: SHARD_GRAD_OP}")
+    CLTRAIN_QUEUES=3 train "fast${more:+-without}" 2 "${parts[@]}" "${fast[@]}" $more
+    report "nine blocks, numerics fast, gradients travel as bf16: ${more:-in host memory}" $?
+done
+want=$("$cltrain" ckpt hash "$tmp/fast-without")
+same_hash "nine blocks, numerics fast: two ranks" fast
+rm -rf "$tmp/parts" "$tmp/fast" "$tmp/fast-without"
 
 # In numerics fast microbatches are added one by one, as with several ranks at stage 2.
 fast=(precision=amp_bf16 cltrain.numerics=fast device_train_microbatch_size=1)

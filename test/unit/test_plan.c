@@ -103,6 +103,61 @@ static void sums_of_gradients_wait_in_host_memory(void **state) {
     }
 }
 
+/* The most elements that a rank owns of a unit, counted in steps of 64, where tensors start. */
+static uint64_t most_of_a_unit(const clt_config *c, const clt_shards *s, const clt_slab_table *t) {
+    clt_model_unit *unit;
+    const int n = clt_model_units(c->model, t, &unit);
+    uint64_t most = 0;
+    for (int r = 0; r < s->ranks; r++)
+        for (int u = 0; u < n; u++) {
+            const uint64_t first = u ? t->entry[unit[u].first].offset : 0,
+                           end = u + 1 < n ? t->entry[unit[u + 1].first].offset : t->total;
+            uint64_t mine = 0;
+            assert_int_equal(first % 64, 0);
+            for (uint64_t at = first; at < end; at += 64)
+                for (int b = 0; b < s->buckets; b++) {
+                    const clt_slab_range x = clt_shards_range(s, b, r);
+                    mine += at >= x.first && at < x.first + x.count ? 64 : 0;
+                }
+            most = CLT_MAX(most, mine);
+        }
+    clt_free(unit);
+    return most;
+}
+
+/* On several ranks only the rank's part of them, of which four places of a unit's stay on the device. */
+static void sums_of_ranks_wait_in_host_memory(void **state) {
+    (void)state;
+    enum { PLACES = 4 };
+    static const uint64_t sums[] = {0, 0, 2, 2, 1}; /* by ranks, of eight lanes */
+    for (int ranks = 2; ranks <= 4; ranks++) {
+        const char *const over[] = {"precision=fp32",       "cltrain.numerics=exact",
+                                    "cltrain.zero_stage=2", "model.n_layers=9",
+                                    "model.d_model=256",    "cltrain.offload_gradients=host"};
+        clt_config *c = load(over, CLT_COUNT_OF(over));
+        const clt_plan_room room = {.type = CLT_DEVICE_GPU, .capacity = UINT64_MAX, .max_alloc = UINT64_MAX};
+        clt_plan on_host, on_device;
+        clt_slab_table t = {0};
+        clt_shards s;
+        assert_int_equal(clt_plan_make(c, ranks, &room, &on_host), CLT_OK);
+        c->shard.host_gradients = false;
+        assert_int_equal(clt_plan_make(c, ranks, &room, &on_device), CLT_OK);
+        assert_int_equal(clt_model_table(c->model, &t), CLT_OK);
+        assert_int_equal(clt_shards_create(&t, ranks, NULL, &s), CLT_OK);
+        uint64_t owned = 0;
+        for (int r = 0; r < ranks; r++) owned = CLT_MAX(owned, clt_shards_owned(&s, r));
+        const clt_plan_memory *m = &on_host.memory, *d = &on_device.memory;
+        const uint64_t places = PLACES * sums[ranks] * most_of_a_unit(c, &s, &t) * 4;
+        assert_int_equal(m->host_gradients, sums[ranks] * owned * 4);
+        assert_int_equal(d->gradients - m->gradients, m->host_gradients - places);
+        clt_shards_free(&s);
+        clt_slab_table_free(&t);
+        clt_plan_free(&on_host);
+        clt_plan_free(&on_device);
+        clt_config_free(c);
+    }
+}
+
 /* On a device that is too small for anything else: state, weights and gradients in host memory, or, where it
  * takes the last two only, the state in files. */
 static void everything_can_leave_the_device(void **state) {
@@ -390,6 +445,7 @@ int main(void) {
         cmocka_unit_test(sums_of_gradients_wait_in_host_memory),
         cmocka_unit_test(the_link_moves_what_is_in_host_memory),
         cmocka_unit_test(steps_of_the_host_spare_the_link),
+        cmocka_unit_test(sums_of_ranks_wait_in_host_memory),
         cmocka_unit_test(everything_can_leave_the_device),
         cmocka_unit_test(inputs_of_blocks_wait_in_host_memory),
         cmocka_unit_test(recomputation_follows_the_memory_where_it_is_open),

@@ -229,7 +229,7 @@ static char *gradients_text(const clt_plan_memory *m) {
     if (m->gradient_slabs > 0)
         return clt_format("%d slab%s of the weights' size (fixed tree over lanes)", m->gradient_slabs,
                           m->gradient_slabs == 1 ? "" : "s");
-    if (m->host_gradients) return clt_format("buffers of %d blocks", CLT_PLAN_GRADIENT_RING);
+    if (m->host_gradients) return clt_format("buffers of %d blocks, places for sums", CLT_PLAN_GRADIENT_RING);
     return clt_format("%d sum%s of the rank's part, buffers of %d blocks", m->gradient_sums,
                       m->gradient_sums == 1 ? "" : "s", CLT_PLAN_GRADIENT_RING);
 }

@@ -177,10 +177,9 @@ static const clt_key own_keys[] = {
         "their use, on one rank, too, with the same bits",
         .choices = inputs_names),
     KEY("offload_gradients", offload_gradients, "\"none\"",
-        "where a run of one rank keeps the sums of gradients over microbatches, with zero_stage: 2 or 3; "
-        "none: on the device; host: in the host's memory, to which the gradients of each block go as soon as "
-        "the backward pass has made them, in numerics exact with the same bits; several ranks keep the sums "
-        "of their parts on their devices",
+        "where each rank keeps its part of the sums of gradients over microbatches, with zero_stage: 2 or 3; "
+        "none: on the device; host: in the host's memory, to which those of each block go as soon as the "
+        "backward pass has made them and the ranks have added them, in numerics exact with the same bits",
         .choices = inputs_names),
     KEY("offload_update", offload_update, "\"device\"",
         "what computes the optimizer's step of offloaded state; device: the device, through which the state "

@@ -63,6 +63,7 @@ typedef struct {
 } clt_engine_shard_group;
 
 typedef struct clt_engine_host_sums clt_engine_host_sums;
+typedef struct clt_engine_host_parts clt_engine_host_parts;
 typedef struct clt_engine_host_update clt_engine_host_update;
 
 /* Trust ratios of tensors (clt_engine_lamb.c has the layouts). */
@@ -98,9 +99,11 @@ struct clt_engine {
     clt_offload_ring *offload; /* of master, m, v and copy; NULL: they are on the device */
     clt_scratch *file;         /* where they are with cltrain.offload: file, in training */
     bool sharded_gradients, sharded_weights;
-    bool offloads;                   /* cltrain.offload: host or file, in training */
-    bool host_weights;               /* cltrain.offload_parameters: host; units.source is pinned */
-    clt_engine_host_sums *host_sums; /* cltrain.offload_gradients: host; level is pinned. NULL: it is not */
+    bool offloads;                       /* cltrain.offload: host or file, in training */
+    bool host_weights;                   /* cltrain.offload_parameters: host; units.source is pinned */
+    bool host_gradients;                 /* cltrain.offload_gradients: host; level is pinned: */
+    clt_engine_host_sums *host_sums;     /* of one rank; */
+    clt_engine_host_parts *host_parts;   /* of several */
     clt_engine_host_update *host_update; /* cltrain.offload_update: host. NULL: it is not */
     clt_engine_units units;
     clt_slab *level[CLT_LANE_LEVELS]; /* sums of the own ranges between rounds; the first takes the total */
@@ -277,6 +280,20 @@ void clt_engine_host_sums_destroy(clt_engine_host_sums *h);
 clt_status clt_engine_host_sums_open(clt_engine *e, int round, int rounds, bool empty);
 clt_status clt_engine_host_sums_keep(clt_engine *e, int unit);
 clt_status clt_engine_host_sums_close(clt_engine *e);
+
+/* --- clt_engine_host_parts.c --- */
+
+/* Needs the units and the shards; frees what it made if it fails. NULL may be destroyed. */
+clt_status clt_engine_host_parts_create(clt_engine *e, clt_engine_host_parts **out);
+void clt_engine_host_parts_destroy(clt_engine_host_parts *h);
+/* Before round `round` of a batch; nothing without parts. */
+clt_status clt_engine_host_parts_open(clt_engine *e, int round);
+/* Before the reductions of a unit: its sums so far are on their way to the device. *level: what the
+ * reductions get. Then their last one has begun. */
+clt_status clt_engine_host_parts_bring(clt_engine *e, int unit, clt_slab *const **level);
+void clt_engine_host_parts_began(clt_engine *e, int unit, int64_t op);
+/* After the last round: the total is on its way to e->level[0]. */
+clt_status clt_engine_host_parts_close(clt_engine *e);
 
 /* --- clt_engine_host_update.c --- */
 

@@ -40,6 +40,7 @@ static void open_round(clt_engine *e, const clt_batch *b, int i) {
 
 static clt_status run_round(clt_engine *e, const clt_batch *b, int64_t step, int i) {
     open_round(e, b, i);
+    CLT_TRY(clt_engine_host_parts_open(e, i));
     CLT_TRY(clt_engine_host_sums_open(e, i, clt_lane_rounds(&e->split), e->step.sum.empty));
     CLT_TRY(e->step.sum.empty ? clt_engine_go_along(e, true, true)
                               : clt_engine_run_lane(e, b, step, i, e->grads[0]));
@@ -57,6 +58,7 @@ clt_status clt_engine_run_rounds(clt_engine *e, const clt_batch *b, int64_t step
     }
     e->step.total = e->level[0];
     CLT_TRY(clt_engine_enter(e, CLT_PHASE_EXCHANGE));
+    CLT_TRY(clt_engine_host_parts_close(e));
     return clt_exchange_join(e->reduce, e->step.reduced);
 }
 

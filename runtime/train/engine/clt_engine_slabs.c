@@ -48,24 +48,26 @@ static clt_status kept_weights(clt_engine *e, uint32_t bytes, const char *name, 
     return st;
 }
 
-/* What this rank updates, in the host's memory or in a file, from what the plan keeps on the device on. */
-static clt_status offloaded(clt_engine *e, const char *name, clt_slab **out) {
+/* What this rank updates, in the host's memory or, with a file, there, but for its first `resident` elements.
+ */
+static clt_status own_on_host(clt_engine *e, uint64_t resident, clt_scratch *file, const char *name,
+                              clt_slab **out) {
     clt_slab_range *own = clt_calloc((size_t)e->shards.buckets + 1, sizeof *own);
     clt_device *dev = device_of(e);
     uint64_t owned = 0;
     int n = 0;
     for (; clt_engine_own(e, n, &own[n]); n++) owned += own[n].count;
-    const uint64_t resident = CLT_MIN(owned, e->plan->memory.resident);
+    resident = CLT_MIN(owned, resident);
     const clt_status st =
-        e->file ? clt_slab_create_in_file(dev, &e->table, own, n, resident, e->file, name, out)
-                : clt_slab_create_pinned(dev, &e->table, own, n, resident, sizeof(float), name, out);
+        file ? clt_slab_create_in_file(dev, &e->table, own, n, resident, file, name, out)
+             : clt_slab_create_pinned(dev, &e->table, own, n, resident, sizeof(float), name, out);
     clt_free(own);
     return st;
 }
 
 /* Optimizer state. */
 static clt_status create_state(clt_engine *e, const char *name, clt_slab **out) {
-    if (e->offloads) return offloaded(e, name, out);
+    if (e->offloads) return own_on_host(e, e->plan->memory.resident, e->file, name, out);
     return e->stage == 0 ? clt_slab_create(device_of(e), &e->table, 0, name, out)
                          : own_ranges(e, 4, name, out);
 }
@@ -76,15 +78,15 @@ static clt_status create_offload(clt_engine *e) {
     clt_slab_range own;
     uint64_t owned = 0;
     for (int i = 0; clt_engine_own(e, i, &own); i++) owned += own.count;
-    if (!e->offloads && !e->host_weights && !e->host_sums) return CLT_OK;
+    if (!e->offloads && !e->host_weights && !e->host_gradients) return CLT_OK;
     if (e->offloads) {
         if (e->copy) state[CLT_STATE_WEIGHTS] = e->master;
         state[CLT_STATE_FIRST] = e->m;
         state[CLT_STATE_SECOND] = e->v;
     }
     if (e->host_weights) state[e->copy ? CLT_STATE_COPY : CLT_STATE_WEIGHTS] = e->units.source;
-    if (e->host_sums) state[CLT_STATE_GRADIENT] = e->level[0];
-    if (!e->host_weights && !e->host_sums) owned -= CLT_MIN(owned, e->plan->memory.resident);
+    if (e->host_gradients) state[CLT_STATE_GRADIENT] = e->level[0];
+    if (!e->host_weights && !e->host_gradients) owned -= CLT_MIN(owned, e->plan->memory.resident);
     CLT_TRY(clt_offload_create(device_of(e), state, owned, e->file, &e->offload));
     if (e->file && clt_group_rank(e->group) == 0)
         clt_info("optimizer state is in files in %s: %s", e->cfg->shard.offload_folder,
@@ -154,13 +156,13 @@ static clt_status create_sums(clt_engine *e) {
     e->n_grads = 1;
     e->grads = clt_calloc(1, sizeof *e->grads);
     e->grads[0] = e->units.gradients.slab;
-    const clt_slab_range all = {0, e->table.total};
+    e->host_gradients = e->plan->memory.host_gradients > 0;
     for (int i = 0; i < e->plan->memory.gradient_sums; i++)
-        CLT_TRY(e->plan->memory.host_gradients
-                    ? clt_slab_create_pinned(device_of(e), &e->table, &all, 1, 0, sizeof(float), "gradients",
-                                             &e->level[i])
-                    : own_ranges(e, 4, "gradients", &e->level[i]));
-    return e->plan->memory.host_gradients ? clt_engine_host_sums_create(e, &e->host_sums) : CLT_OK;
+        CLT_TRY(e->host_gradients ? own_on_host(e, 0, NULL, "gradients", &e->level[i])
+                                  : own_ranges(e, 4, "gradients", &e->level[i]));
+    if (!e->host_gradients) return CLT_OK;
+    return clt_group_size(e->group) == 1 ? clt_engine_host_sums_create(e, &e->host_sums)
+                                         : clt_engine_host_parts_create(e, &e->host_parts);
 }
 
 static clt_status create_gradients(clt_engine *e) {
@@ -226,6 +228,7 @@ void clt_engine_slabs_destroy(clt_engine *e) {
     clt_lane_stack_destroy(e->stack);
     clt_offload_destroy(e->offload);
     clt_engine_host_sums_destroy(e->host_sums);
+    clt_engine_host_parts_destroy(e->host_parts);
     for (int i = 0; i < e->n_grads && e->grads && !e->sharded_gradients; i++) clt_slab_destroy(e->grads[i]);
     for (int i = 0; i < CLT_LANE_LEVELS; i++) clt_slab_destroy(e->level[i]);
     clt_slab *own[] = {e->master, e->copy, e->wide, e->m, e->v};

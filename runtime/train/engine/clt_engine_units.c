@@ -278,15 +278,18 @@ clt_status clt_engine_reduce_unit(clt_engine *e, int unit) {
     if (e->host_sums) return clt_engine_host_sums_keep(e, unit);
     const clt_slab_range x = range_of(e, unit);
     clt_unit_place *p = place_with(&e->units.gradients, unit);
+    clt_slab *const *level = e->level;
+    if (e->host_parts) CLT_TRY(clt_engine_host_parts_bring(e, unit, &level));
     for (int b = e->shards.buckets - 1; b >= 0; b--) {
         const clt_slab_range all = clt_shards_bucket(&e->shards, b);
         int64_t op = 0;
         if (all.first >= x.first + x.count || x.first >= all.first + all.count) continue;
-        CLT_TRY(clt_reduce_begin(e->reduce, (clt_bucket_part){b, x}, &e->step.sum, e->step.has_lane, e->level,
-                                 &op));
+        CLT_TRY(
+            clt_reduce_begin(e->reduce, (clt_bucket_part){b, x}, &e->step.sum, e->step.has_lane, level, &op));
         e->step.reduced = CLT_MAX(e->step.reduced, op);
         if (p) p->op = CLT_MAX(p->op, op);
     }
+    if (e->host_parts) clt_engine_host_parts_began(e, unit, e->step.reduced);
     return CLT_OK;
 }
 

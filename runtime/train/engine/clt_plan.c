@@ -23,7 +23,9 @@ static int64_t most_microbatches(const clt_config *c, const clt_plan *p) {
 
 clt_plan_traffic clt_plan_link(const clt_config *c, const clt_plan *p) {
     const clt_plan_memory *m = &p->memory;
-    const uint64_t sums = m->host_gradients ? m->host_gradients / (uint64_t)m->gradient_sums : 0;
+    /* One rank adds a lane to one sum; several bring all of them. */
+    const uint64_t sums = m->host_gradients && p->ranks == 1 ? m->host_gradients / (uint64_t)m->gradient_sums
+                                                             : m->host_gradients;
     clt_plan_traffic t = {.microbatches = most_microbatches(c, p)};
     const uint64_t n = (uint64_t)t.microbatches;
     /* The forward and the backward pass read weights; the first sum comes from nowhere. */
@@ -191,6 +193,14 @@ static char *fewer_layers(clt_config c, const clt_plan *p, const clt_plan_room *
     return advice;
 }
 
+/* Weights are sharded inside groups of `degree` ranks. Below stage 3 a smaller group than all ranks would
+ * only take memory: every rank has the whole weights anyway. */
+static void set_groups(clt_plan *p, int degree) {
+    static const int weights = 3; /* the stage that shards them */
+    p->shard_ranks = p->stage == 0 ? 1 : p->stage < weights ? p->ranks : degree;
+    p->replicas = p->ranks / p->shard_ranks;
+}
+
 /* Advice to keep on the device only what kernels need at a time, with the state in host memory or, if that is
  * too small, in files; NULL: neither fits, or it is configured. */
 static char *all_offloaded(clt_config c, clt_plan p, const clt_plan_room *r) {
@@ -200,10 +210,11 @@ static char *all_offloaded(clt_config c, clt_plan p, const clt_plan_room *r) {
     const clt_offload given = c.shard.offload;
     clt_plan_memory m;
     char b[32];
-    if (r->type == CLT_DEVICE_CPU || p.ranks > 1) return NULL;
+    if (r->type == CLT_DEVICE_CPU) return NULL;
     c.shard.host_gradients = c.shard.host_weights = true;
     p.recompute = CLT_RECOMPUTE_BLOCKS;
     p.stage = CLT_MOST_STAGE;
+    if (p.shard_ranks == 1) set_groups(&p, p.ranks);
     p.whole_gradients = false;
     p.host_room = r->host;
     for (clt_offload where = CLT_OFFLOAD_HOST; where <= CLT_OFFLOAD_FILE; where++) {
@@ -336,14 +347,6 @@ static clt_status place(const clt_config *c, const clt_plan_room *r, clt_plan *p
 }
 
 /* --- the stage --- */
-
-/* Weights are sharded inside groups of `degree` ranks. Below stage 3 a smaller group than all ranks would
- * only take memory: every rank has the whole weights anyway. */
-static void set_groups(clt_plan *p, int degree) {
-    static const int weights = 3; /* the stage that shards them */
-    p->shard_ranks = p->stage == 0 ? 1 : p->stage < weights ? p->ranks : degree;
-    p->replicas = p->ranks / p->shard_ranks;
-}
 
 /* Weights in the host's memory come as at stage 3, and gradients leave as at stage 2, even where one rank
  * keeps all of them. */

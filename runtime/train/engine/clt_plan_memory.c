@@ -55,8 +55,10 @@ uint64_t clt_plan_copy_bytes(const clt_plan_sizes *s) {
 }
 
 uint64_t clt_plan_gradients_bytes(const clt_plan_sizes *s) {
-    const uint64_t sums =
-        s->host_gradients ? CLT_PLAN_SUM_PLACES * s->unit : s->owned * (uint64_t)s->gradient_sums;
+    const uint64_t levels = (uint64_t)s->gradient_sums, sums = !s->host_gradients ? s->owned * levels
+                                                               : s->part
+                                                                   ? CLT_PLAN_PART_PLACES * s->part * levels
+                                                                   : CLT_PLAN_SUM_PLACES * s->unit;
     return (s->gradient_slabs ? s->total * (uint64_t)s->gradient_slabs : sums + s->ring) * WIDE;
 }
 
@@ -149,6 +151,22 @@ uint64_t clt_plan_places(const uint64_t *size, int n, int blocks) {
     return size[0] + (n > 1 ? size[n - 1] : 0) + most * (uint64_t)CLT_MIN(blocks, CLT_MAX(n - 2, 0));
 }
 
+/* What unit u has of range x. */
+static uint64_t shared(clt_slab_range x, const uint64_t *start, int u) {
+    const uint64_t first = CLT_MAX(x.first, start[u]), end = CLT_MIN(x.first + x.count, start[u + 1]);
+    return end > first ? end - first : 0;
+}
+
+uint64_t clt_plan_largest_part(const clt_shards *s, int rank, const uint64_t *start, int n) {
+    uint64_t most = 0;
+    for (int u = 0; u < n; u++) {
+        uint64_t part = 0;
+        for (int b = 0; b < s->buckets; b++) part += shared(clt_shards_range(s, b, rank), start, u);
+        most = CLT_MAX(most, part);
+    }
+    return most;
+}
+
 /* Tensors that the model reads in fp32, with the padding between neighbours. */
 static uint64_t wide_elements(const clt_config *c, const clt_model_shape *shape, const clt_slab_table *t) {
     uint64_t sum = 0;
@@ -195,9 +213,23 @@ static uint64_t most_owned(const clt_shards *s) {
     return most;
 }
 
-static clt_status find_shards(const clt_plan *p, const clt_slab_table *t, clt_plan_sizes *out) {
+/* Of all ranks. */
+static uint64_t most_of_a_unit(const clt_config *c, const clt_slab_table *t, const clt_shards *s) {
+    uint64_t most = 0;
+    int n;
+    uint64_t *size = unit_elements(c, t, &n), *start = clt_calloc((size_t)n + 1, sizeof *start);
+    for (int u = 0; u < n; u++) start[u + 1] = start[u] + size[u];
+    for (int r = 0; r < s->ranks; r++) most = CLT_MAX(most, clt_plan_largest_part(s, r, start, n));
+    clt_free(start);
+    clt_free(size);
+    return most;
+}
+
+static clt_status find_shards(const clt_config *c, const clt_plan *p, const clt_slab_table *t,
+                              clt_plan_sizes *out) {
     clt_shards s;
     CLT_TRY(clt_plan_shards(p, t, &s));
+    if (out->host_gradients && p->ranks > 1) out->part = most_of_a_unit(c, t, &s);
     const clt_shards keep = clt_shards_of_group(&s, p->shard_ranks);
     out->owned = p->stage > 0 ? most_owned(&s) : t->total;
     out->kept = most_owned(&keep);
@@ -234,7 +266,8 @@ static uint64_t resident_elements(const clt_config *c, const clt_plan *p, const 
     const double ratio = c->shard.offload_ratio;
     const uint64_t chunks = CLT_CEIL_DIV(s->owned, (uint64_t)CLT_CHUNK), bytes = WIDE * offloaded(s),
                    room = p->host_room / (uint64_t)p->per_host,
-                   taken = s->inputs + clt_plan_host_weights_bytes(s) + clt_plan_host_gradients_bytes(s);
+                   taken = s->inputs + clt_plan_host_weights_bytes(s) + clt_plan_host_gradients_bytes(s) +
+                           update_places(s);
     uint64_t takes = chunks;
     if (bytes == 0) return 0;
     if (!isnan(ratio))
@@ -256,13 +289,13 @@ static clt_status sizes_of(const clt_config *c, const clt_plan *p, const clt_sla
                         .files = c->shard.offload == CLT_OFFLOAD_FILE,
                         .host_update = c->shard.host_update,
                         .host_weights = c->shard.host_weights && p->stage >= 3,
-                        .host_gradients = c->shard.host_gradients && p->ranks == 1 && !whole,
+                        .host_gradients = c->shard.host_gradients && !whole,
                         .total = t->total,
                         .inputs = inputs};
     find_units(c, p, t, &s);
     s.gradient_slabs = whole ? most_gradient_slabs(c, p) : 0;
     s.gradient_sums = whole ? 0 : clt_reduce_levels(&split);
-    CLT_TRY(find_shards(p, t, &s));
+    CLT_TRY(find_shards(c, p, t, &s));
     s.resident = resident_elements(c, p, &s);
     *out = s;
     return CLT_OK;
@@ -272,6 +305,7 @@ static clt_status sizes_of(const clt_config *c, const clt_plan *p, const clt_sla
 static uint64_t largest_buffer(const clt_plan_sizes *s, const clt_slab_table *t, uint64_t of_model) {
     uint64_t most = of_model;
     for (int i = 0; i < t->n; i++) most = CLT_MAX(most, t->entry[i].count * WIDE);
+    most = CLT_MAX(most, s->part * (uint64_t)s->gradient_sums * WIDE);
     if (!s->gradient_slabs) return CLT_MAX(most, s->unit * WIDE);
     return s->stage < 3 ? most : CLT_MAX(most, s->unit * (uint64_t)(s->narrow ? NARROW : WIDE));
 }

@@ -9,6 +9,7 @@
 #define CLT_PLAN_MEMORY_H
 
 #include "collectives/clt_lanes.h"
+#include "runtime/device/clt_shards.h"
 
 /* Numbers of elements, unless noted. */
 typedef struct {
@@ -18,7 +19,7 @@ typedef struct {
     bool files;           /* cltrain.offload: file */
     bool host_weights;    /* cltrain.offload_parameters: host, at stage 3 */
     bool host_update;     /* cltrain.offload_update: host */
-    bool host_gradients;  /* cltrain.offload_gradients: host, on one rank, which keeps no whole gradients */
+    bool host_gradients;  /* cltrain.offload_gradients: host, where no whole gradients are kept */
     uint64_t total;       /* the whole slab */
     uint64_t owned;       /* of the rank that owns most (clt_shards.h); `total` at stage 0 */
     uint64_t inputs;      /* bytes of host memory that the model takes */
@@ -27,6 +28,7 @@ typedef struct {
                            * ranks are replicas */
     uint64_t wide;        /* tensors that the model reads in fp32 although the run is narrow */
     uint64_t unit;        /* the largest unit */
+    uint64_t part;        /* the most that a rank of several owns of a unit; 0 on one rank */
     uint64_t ring;        /* places of units' gradients */
     uint64_t gathered;    /* places of units' weights, in the type that the model reads */
     int gradient_slabs;   /* whole gradients at once; 0: each rank keeps the sums of its part only */
@@ -43,6 +45,8 @@ enum {
     CLT_PLAN_OFFLOAD_CHUNKS = 32, /* of a place: 8 MiB of each state are copied at full speed */
     CLT_PLAN_UPDATE_PLACES = 4,   /* of pinned memory, between the device and a host that updates: as above */
     CLT_PLAN_UPDATE_CHUNKS = 64,  /* of a stretch that the host updates */
+    CLT_PLAN_PART_PLACES = 4,     /* on the device, for sums of a rank's parts of units: one comes in, the
+                                   * additions to others wait for ranks, one leaves */
     CLT_PLAN_SUM_PLACES = 2,      /* on the device, for sums of units from the host's memory */
     CLT_PLAN_FILE_SLOTS = 6 /* of pinned memory between files and the device: two are read, two written */
 };
@@ -83,5 +87,7 @@ uint64_t clt_plan_file_step_bytes(const clt_plan_sizes *s);
 /* Elements of the places that n units of size[n] take turns in: the first and the last unit have places of
  * their own, those between them have up to `blocks` places of the largest one's size. */
 uint64_t clt_plan_places(const uint64_t *size, int n, int blocks);
+/* The most elements that a rank owns of one of n units; unit u has elements start[u] ... start[u + 1] - 1. */
+uint64_t clt_plan_largest_part(const clt_shards *s, int rank, const uint64_t *start, int n);
 
 #endif

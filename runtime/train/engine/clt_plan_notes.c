@@ -92,10 +92,6 @@ void clt_plan_notes(const clt_config *c, const clt_plan *p, clt_strv *lines) {
         clt_strv_add(lines,
                      "cltrain.offload_gradients: host saves nothing on a CPU device, whose memory is the "
                      "host's");
-    if (c->shard.host_gradients && p->ranks > 1)
-        clt_strv_add(lines,
-                     "cltrain.offload_gradients: host is for runs of one rank: with several, each keeps the "
-                     "sums of its part of the gradients on its device");
     if (p->memory.model.host && p->type == CLT_DEVICE_CPU)
         clt_strv_add(lines,
                      "cltrain.offload_activations: host saves nothing on a CPU device, whose memory is "
