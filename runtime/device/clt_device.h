@@ -138,7 +138,9 @@ clt_status clt_buffer_read(clt_buffer *b, size_t offset, void *dst, size_t bytes
 typedef struct {
     clt_buffer *buffer;
     size_t bytes;
-    int block; /* -1: no read is queued */
+    int block;   /* -1: no read is queued */
+    double done; /* after end: when the host saw that the read was complete, by clt_now: in end, or earlier
+                  * while it waited for something else, queued launches or chose queues */
 } clt_later;
 clt_status clt_buffer_read_begin(clt_buffer *b, size_t offset, size_t bytes, clt_later *out);
 clt_status clt_buffer_read_end(clt_later *l, void *dst);

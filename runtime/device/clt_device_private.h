@@ -76,6 +76,7 @@ typedef struct {
     cl_mem pinned;  /* the pinned buffer that mem is mapped from; NULL: ordinary memory */
     cl_event event; /* of the queued transfer; NULL: none */
     bool held;      /* the contents are still needed after the transfer, so the block must not be reused */
+    double done;    /* of a block that is held: when its transfer was seen to be complete; 0: not yet */
     uint64_t taken; /* value of clt_device.taken at the last use of this block */
 } clt_staging;
 
@@ -220,6 +221,8 @@ void clt_queue_free(clt_device *dev);
 cl_int clt_flush_queues(clt_device *dev);
 /* clt_mark.c: calls the function of clt_device_set_idle, if there is one and it does not run already. */
 void clt_device_idle(clt_device *dev);
+/* clt_transfer.c: looks whether reads that clt_buffer_read_begin has queued are complete. */
+void clt_reads_notice(clt_device *dev);
 
 /* clt_buffer.c: CLT_FAIL with the message "VERB n bytes at ..." if the range is not inside the buffer. */
 clt_status clt_buffer_check(const clt_buffer *b, size_t offset, size_t bytes, const char *verb);

@@ -225,6 +225,7 @@ clt_status clt_launch_now(const clt_launch_call *c) {
     }
     k->launches++;
     dev->counters.launches++;
+    clt_reads_notice(dev); /* a driver makes the host wait where too much is queued */
     if (dev->profile) clt_profile_add(dev, k, event);
     return st;
 }

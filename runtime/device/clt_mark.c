@@ -74,6 +74,7 @@ clt_status clt_device_use(clt_device *dev, clt_queue queue) {
     if (queue != CLT_QUEUE_COMPUTE && !dev->signal.host)
         CLT_CL(dev, create_signal(dev, dev->queues[queue]), "the memory for marks in queues of copies");
     dev->queue = dev->queues[queue];
+    clt_reads_notice(dev);
     return CLT_OK;
 }
 
@@ -149,6 +150,7 @@ clt_status clt_mark_reached(clt_mark *m, bool *reached) {
     cl_int status = CL_QUEUED;
     *reached = true;
     if (!m) return CLT_OK;
+    clt_reads_notice(m->dev);
     cl_int code = clGetEventInfo(m->event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof status, &status, NULL);
     *reached = code == CL_SUCCESS && status == CL_COMPLETE;
     /* Only waiting is a point of synchronisation for the host's memory; for a complete event it is free. */

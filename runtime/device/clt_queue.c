@@ -62,6 +62,7 @@ cl_int clt_event_quiet(clt_device *dev, cl_event event) {
             clt_waiter_give(dev->waiter, event);
             lent = true;
         }
+        clt_reads_notice(dev);
         clt_device_idle(dev);
         back_off(dev, waited);
     }

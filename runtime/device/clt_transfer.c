@@ -268,6 +268,17 @@ static clt_status read_staged(clt_buffer *b, size_t offset, char *dst, size_t by
     return st;
 }
 
+void clt_reads_notice(clt_device *dev) {
+    for (size_t i = 0; i < CLT_COUNT_OF(dev->staging); i++) {
+        clt_staging *s = &dev->staging[i];
+        cl_int status;
+        if (!s->held || !s->event || s->done > 0) continue;
+        const cl_int e =
+            clGetEventInfo(s->event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof status, &status, NULL);
+        if (e == CL_SUCCESS && status == CL_COMPLETE) s->done = clt_now();
+    }
+}
+
 clt_status clt_buffer_read_begin(clt_buffer *b, size_t offset, size_t bytes, clt_later *out) {
     clt_device *dev = b->dev;
     clt_staging *s;
@@ -283,6 +294,7 @@ clt_status clt_buffer_read_begin(clt_buffer *b, size_t offset, size_t bytes, clt
         clEnqueueReadBuffer(clt_queue_next(dev), b->mem, CL_FALSE, offset, bytes, s->mem, 0, NULL, &s->event),
         b->name);
     s->held = true;
+    s->done = 0;
     *out = (clt_later){.buffer = b, .bytes = bytes, .block = (int)(s - dev->staging)};
     return clt_device_flush(dev);
 }
@@ -297,6 +309,7 @@ clt_status clt_buffer_read_end(clt_later *l, void *dst) {
     clt_status st = clt_event_wait(dev, e, l->buffer->name);
     if (st == CLT_OK) memcpy(dst, s->mem, l->bytes);
     s->held = false;
+    l->done = s->done > 0 ? s->done : clt_now();
     return st;
 }
 

@@ -132,4 +132,12 @@ report "early_stopper ends a run, also after a resume" $?
 early
 [ "$(grep -c '"loss"' "$tmp/early/metrics.jsonl")" = 7 ] && grep -q "^nothing to do: the run ended early" "$log"
 report "a run that ended early does not go on" $?
+# Steps that are queued ahead on ranks that wait for each other while they queue: the host comes to the last result right
+# after that of the step before.
+(cd "$golden/mpt-variants" && CLTRAIN_AHEAD=1 CLTRAIN_QUEUES=3 on_ranks 2 train train.yaml load_path=null max_duration=5ba \
+    model.n_layers=9 model.d_model=128 cltrain.zero_stage=3 log_config=false save_folder="$tmp/ahead") >"$log" 2>&1
+report "two ranks with steps queued ahead" $?
+grep -o '"step_seconds":[0-9.]*' "$tmp/ahead/metrics.jsonl" | cut -d: -f2 |
+    awk '{ t[NR] = $1 } END { exit !(NR == 5 && t[5] > (t[3] + t[4]) / 8) }'
+report "the last of them has its time" $? "$(grep -o '"step_seconds":[0-9.]*' "$tmp/ahead/metrics.jsonl" | tr '\n' ' ')"
 finish

@@ -2,6 +2,7 @@
 #include "runtime/device/clt_mark.h"
 
 #include <string.h>
+#include <time.h>
 
 #include "runtime/device/clt_device_test.h"
 #include "test/device_util.h"
@@ -130,6 +131,27 @@ static void the_device_refuses_pinned_memory(void **state) {
     assert_int_equal(clt_buffer_read_begin(pinned, 0, 4, &later), CLT_FAIL);
     clt_error_quiet(false);
     clt_buffer_destroy(pinned);
+    clt_buffer_destroy(a);
+    clt_device_close(dev);
+}
+
+/* A read that is looked at late says when it was complete. */
+static void a_read_knows_its_time(void **state) {
+    (void)state;
+    static const struct timespec late = {.tv_nsec = 200000000};
+    clt_device *dev = open_with("3");
+    clt_buffer *a = buffer(dev, 7);
+    uint32_t word = 0;
+    clt_later later;
+    const double before = clt_now();
+    tu_assert_ok(clt_buffer_read_begin(a, 0, 4, &later), "read_begin");
+    tu_assert_ok(clt_device_finish(dev), "finish");
+    tu_assert_ok(clt_device_use(dev, CLT_QUEUE_COMPUTE), "use");
+    nanosleep(&late, NULL);
+    const double looked = clt_now();
+    tu_assert_ok(clt_buffer_read_end(&later, &word), "read_end");
+    assert_int_equal(word, 7);
+    assert_true(later.done >= before && later.done < looked - 0.1);
     clt_buffer_destroy(a);
     clt_device_close(dev);
 }
@@ -336,6 +358,7 @@ static void idle_can_be_paused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_read_knows_its_time),
         cmocka_unit_test(pinned_memory_is_read_behind_copies),
         cmocka_unit_test(the_device_refuses_pinned_memory),
         cmocka_unit_test(queues_run_beside_each_other),

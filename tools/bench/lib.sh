@@ -120,8 +120,7 @@ bench_limit() {
 }
 
 # bench_metrics FILE: sets run[rate], [first], [last], [memory] and [steps] from metrics.jsonl. The rate is that of all
-# steps after the first $SKIP together, without the last: a run collects a step's results while the next one is on its
-# way, so the last one seems to take no time.
+# steps after the first $SKIP together.
 bench_metrics() {
     local line
     line=$(awk -v skip=$SKIP '
@@ -129,8 +128,8 @@ bench_metrics() {
         /"step_seconds":/ {
             n++; last = value("loss"); if (n == 1) first = last
             bytes = value("device_memory_bytes") + 0; if (bytes > memory) memory = bytes
-            time += seconds; tokens += rate * seconds
-            seconds = n > skip ? value("step_seconds") : 0; rate = value("tokens_per_sec") }
+            seconds = n > skip ? value("step_seconds") : 0
+            time += seconds; tokens += value("tokens_per_sec") * seconds }
         END { print (time > 0 ? tokens / time : "-"), (n ? first : "-"), (n ? last : "-"), (memory ? memory : "-"), n + 0 }' "$1")
     read -r 'run[rate]' 'run[first]' 'run[last]' 'run[memory]' 'run[steps]' <<<"$line"
 }

@@ -68,6 +68,7 @@ typedef struct {
     bool skipped;      /* amp_fp16: the gradient overflowed at this loss scale, nothing was updated */
     bool refused;      /* the judge rejected the step, nothing was updated */
     double loss_scale; /* of this step in amp_fp16, else 0 */
+    double done;       /* when the host saw that the device had computed it, by clt_now */
     bool given_up; /* a request to stop ended the step early: nothing was updated, no other member is set */
 } clt_engine_result;
 

@@ -164,6 +164,7 @@ static clt_status look(clt_engine *e, clt_engine_result *out) {
     for (int64_t i = 0; i < p.samples; i++) sum += (double)losses[i];
     *out = (clt_engine_result){.loss = p.count > 0 ? sum / (double)p.count : 0.0,
                                .grad_norm = norm,
+                               .done = p.read.done,
                                .finite = finite && isfinite(sum)};
     return e->cfg->precision == CLT_F16 ? follow_scale(e, out) : CLT_OK;
 }

@@ -144,6 +144,12 @@ static clt_status keep_batch(const clt_run *r, clt_run_step *q, const clt_batch 
     return CLT_OK;
 }
 
+/* The host may have queued the next step meanwhile, and have seen the end of this one in between. */
+static double step_end(const clt_run *r, const clt_engine_result *res) {
+    const double least = 1e-6;
+    return r->queue.ahead ? CLT_MAX(res->done, r->queue.mark + least) : clt_now();
+}
+
 /* Waits for the oldest queued step, passes its result to the guards and reports it. */
 static clt_status collect(clt_run *r) {
     clt_run_step q = r->queue.step[0];
@@ -152,8 +158,8 @@ static clt_status collect(clt_run *r) {
     bool left_out;
     CLT_TRY(clt_engine_collect(r->engine, &res));
     if (!r->queue.ahead) CLT_TRY(clt_engine_settle(r->engine)); /* other steps may be far off */
-    double now = clt_now(), seconds = now - r->queue.mark;
-    clt_trace_span(r->tracing.trace, start, now, "wait for step %lld", (long long)q.step);
+    double now = step_end(r, &res), seconds = now - r->queue.mark;
+    clt_trace_span(r->tracing.trace, start, clt_now(), "wait for step %lld", (long long)q.step);
     CLT_TRY(clt_run_guard_step(r, &q, &res, &left_out));
     if (res.finite) r->progress.loss = res.loss;
     if (left_out && r->progress.optimizer_step == q.step) r->progress.optimizer_step--;
