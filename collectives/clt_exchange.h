@@ -239,11 +239,6 @@ int clt_exchange_most_sums(const clt_lane_split *s, const clt_exchange_view *v);
 void clt_exchange_list(const clt_lane_split *s, const clt_exchange_view *v, int64_t samples, int number,
                        const clt_exchange_round *before, clt_exchange_round *out);
 
-static inline clt_slab_range clt_slab_range_common(clt_slab_range a, clt_slab_range b) {
-    const uint64_t first = CLT_MAX(a.first, b.first), end = CLT_MIN(a.first + a.count, b.first + b.count);
-    return (clt_slab_range){first, end > first ? end - first : 0};
-}
-
 /* Ranges of fp32 slabs of equal tables, whose pieces may differ; queued: dst += src, dst = src, +0. */
 clt_status clt_slab_add_range(clt_add_fn add, void *ctx, const clt_slab *dst, const clt_slab *src,
                               clt_slab_range x);

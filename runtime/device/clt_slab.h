@@ -50,6 +50,12 @@ typedef struct {
     uint64_t first, count;
 } clt_slab_range;
 
+/* What is in both; its count may be 0. */
+static inline clt_slab_range clt_slab_range_common(clt_slab_range a, clt_slab_range b) {
+    const uint64_t first = CLT_MAX(a.first, b.first), end = CLT_MIN(a.first + a.count, b.first + b.count);
+    return (clt_slab_range){first, end > first ? end - first : 0};
+}
+
 typedef struct {
     const clt_slab_table *table; /* borrowed: must outlive the slab */
     clt_buffer **piece;          /* n buffers; NULL: a hole, whose elements are not on this rank */

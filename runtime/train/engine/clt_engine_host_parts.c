@@ -31,11 +31,6 @@ struct clt_engine_host_parts {
 
 /* --- creation --- */
 
-static clt_slab_range common(clt_slab_range a, clt_slab_range b) {
-    const uint64_t first = CLT_MAX(a.first, b.first), end = CLT_MIN(a.first + a.count, b.first + b.count);
-    return (clt_slab_range){first, end > first ? end - first : 0};
-}
-
 /* A piece begins at *at, unless that is where the last one begins. */
 static void add_piece(uint64_t *start, bool *own, int *n, uint64_t at, bool owned) {
     if (*n > 0 && start[*n - 1] == at) --*n;
@@ -51,7 +46,7 @@ static int find_pieces(const clt_engine *e, uint64_t *start, bool *own) {
         const clt_slab_range unit = {e->units.start[u], e->units.start[u + 1] - e->units.start[u]};
         add_piece(start, own, &n, unit.first, false);
         for (int b = 0; b < e->shards.buckets; b++) {
-            const clt_slab_range x = common(clt_shards_range(&e->shards, b, rank), unit);
+            const clt_slab_range x = clt_slab_range_common(clt_shards_range(&e->shards, b, rank), unit);
             if (x.count == 0) continue;
             add_piece(start, own, &n, x.first, true);
             if (x.first + x.count < unit.first + unit.count)

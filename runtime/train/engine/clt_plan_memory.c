@@ -54,12 +54,15 @@ uint64_t clt_plan_copy_bytes(const clt_plan_sizes *s) {
     return (s->stage < 3 ? s->total : (s->host_weights ? 0 : s->kept) + s->gathered) * NARROW;
 }
 
+/* Elements on the device of sums of gradients, or of the places that those in host memory pass through. */
+static uint64_t sums(const clt_plan_sizes *s) {
+    const uint64_t levels = (uint64_t)s->gradient_sums;
+    if (!s->host_gradients) return s->owned * levels;
+    return s->part ? CLT_PLAN_PART_PLACES * s->part * levels : CLT_PLAN_SUM_PLACES * s->unit;
+}
+
 uint64_t clt_plan_gradients_bytes(const clt_plan_sizes *s) {
-    const uint64_t levels = (uint64_t)s->gradient_sums, sums = !s->host_gradients ? s->owned * levels
-                                                               : s->part
-                                                                   ? CLT_PLAN_PART_PLACES * s->part * levels
-                                                                   : CLT_PLAN_SUM_PLACES * s->unit;
-    return (s->gradient_slabs ? s->total * (uint64_t)s->gradient_slabs : sums + s->ring) * WIDE;
+    return (s->gradient_slabs ? s->total * (uint64_t)s->gradient_slabs : sums(s) + s->ring) * WIDE;
 }
 
 uint64_t clt_plan_optimizer_bytes(const clt_plan_sizes *s) {
@@ -151,17 +154,13 @@ uint64_t clt_plan_places(const uint64_t *size, int n, int blocks) {
     return size[0] + (n > 1 ? size[n - 1] : 0) + most * (uint64_t)CLT_MIN(blocks, CLT_MAX(n - 2, 0));
 }
 
-/* What unit u has of range x. */
-static uint64_t shared(clt_slab_range x, const uint64_t *start, int u) {
-    const uint64_t first = CLT_MAX(x.first, start[u]), end = CLT_MIN(x.first + x.count, start[u + 1]);
-    return end > first ? end - first : 0;
-}
-
 uint64_t clt_plan_largest_part(const clt_shards *s, int rank, const uint64_t *start, int n) {
     uint64_t most = 0;
     for (int u = 0; u < n; u++) {
+        const clt_slab_range unit = {start[u], start[u + 1] - start[u]};
         uint64_t part = 0;
-        for (int b = 0; b < s->buckets; b++) part += shared(clt_shards_range(s, b, rank), start, u);
+        for (int b = 0; b < s->buckets; b++)
+            part += clt_slab_range_common(clt_shards_range(s, b, rank), unit).count;
         most = CLT_MAX(most, part);
     }
     return most;
