@@ -64,7 +64,7 @@ static clt_status create_reduction(clt_engine *e, clt_status ready) {
     e->published = clt_calloc((size_t)e->shards.buckets, sizeof *e->published);
     clt_model_set_ready(e->model, clt_engine_ready, e);
     clt_model_set_turn(e->model, clt_engine_turn, e);
-    if (e->stage > 0) {
+    if (e->stage > 0 || e->host_update) {
         clt_model_set_need(e->model, clt_engine_need, e);
         clt_model_set_done(e->model, clt_engine_done, e);
         clt_model_set_grads_need(e->model, clt_engine_grads_need, e);

@@ -194,11 +194,13 @@ static int last_bucket(const clt_engine *e, clt_slab_range x) {
 }
 
 clt_status clt_engine_settle_unit(clt_engine *e, clt_slab_range x) {
+    CLT_TRY(clt_engine_host_update_reach(e, x.first + x.count));
     return e->published ? clt_exchange_join(e->reduce, e->published[last_bucket(e, x)]) : CLT_OK;
 }
 
 clt_status clt_engine_settle_kept(clt_engine *e, clt_slab_range x) {
     clt_reduce_plan *between = e->weights_in.between;
+    CLT_TRY(clt_engine_host_update_reach(e, x.first + x.count));
     return between ? clt_exchange_join(between, e->renewed[last_bucket(e, x)]) : CLT_OK;
 }
 

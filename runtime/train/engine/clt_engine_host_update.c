@@ -5,7 +5,12 @@
  * and the weights that the model reads unless they are offloaded, too, passes through pinned places, stretch
  * by stretch: while the cores work on one stretch, gradients of the next ones come and new weights of the one
  * before leave. So the link carries 6 bytes of an element of a 16-bit run, or none, where the state itself
- * would take 24. State that stays on the device (cltrain.offload_ratio) is updated there meanwhile. */
+ * would take 24. State that stays on the device (cltrain.offload_ratio) is updated there meanwhile.
+ *
+ * On one rank the next forward pass does not wait for all of it: before the pass reads a unit the step is
+ * moved on as far as that unit, while the device computes the units before it. It is at its end before the
+ * backward pass, which makes new gradients, and whenever clt_engine_settle or the collection of the step
+ * returns. */
 #include <string.h>
 
 #include "runtime/train/engine/clt_engine_internal.h"
@@ -31,6 +36,14 @@ struct clt_engine_host_update {
     size_t row[CLT_STATES];                    /* the first byte of each of them in a place */
     place place[PLACES];
     bool skips; /* this step changes nothing */
+    /* The step on its way: stretches, from which the next ones come, and how many of them have been brought,
+     * have their kernels queued, and have left. */
+    bool open;
+    clt_slab *total;
+    clt_engine_stretches all;
+    bool more;
+    uint64_t brought, updated, left;
+    uint64_t passed; /* what the host updates of the elements before it has left */
     clt_offload_traffic traffic;
 };
 
@@ -214,6 +227,7 @@ static clt_status leave(clt_engine *e, clt_slab *total, place *p) {
     clt_slab_range part;
     clt_ref to;
     CLT_TRY(clt_mark_wait(e->host_update->cpu, p->updated));
+    e->host_update->passed = p->x.first + p->x.count;
     CLT_TRY(clt_device_use(dev, CLT_QUEUE_IN));
     CLT_TRY(copy_passing(e, total, p, WRITTEN, false));
     CLT_TRY(find_elements(e->host_update, e->master, CLT_STATE_WEIGHTS, p, &weights));
@@ -235,6 +249,7 @@ clt_status clt_engine_host_update_begin(clt_engine *e) {
     clt_engine_host_update *h = e->host_update;
     float status[STATUS];
     if (clt_device_rehearses(clt_ops_device(e->ops))) return CLT_OK;
+    CLT_TRY(clt_engine_host_update_reach(e, UINT64_MAX));
     CLT_TRY(clt_device_finish(clt_ops_device(e->ops)));
     CLT_TRY(clt_buffer_read(e->results, 0, status, sizeof status));
     h->skips = status[STATUS_FINITE] != 1.0f;
@@ -251,30 +266,39 @@ static bool next_stretch(clt_engine_stretches *all, clt_slab_range *x) {
 
 /* Stretch number n is in place n % PLACES: the kernels of one are queued, those of the one before are waited
  * for, and the next ones come. */
-static clt_status update_all(clt_engine *e, clt_slab *total) {
+static clt_status move_on(clt_engine *e) {
     clt_engine_host_update *h = e->host_update;
-    clt_engine_stretches all = clt_engine_own_stretches(e, total, h->most);
     clt_slab_range x;
-    uint64_t brought = 0, updated = 0, left = 0;
-    bool more = true;
-    while (more || left < brought) {
-        while (more && brought < left + PLACES - 1 && (more = next_stretch(&all, &x)))
-            CLT_TRY(bring(e, total, &h->place[brought++ % PLACES], x));
-        if (updated < brought) CLT_TRY(update(e, &h->place[updated++ % PLACES]));
-        if (left + 1 < updated || (updated == brought && left < updated))
-            CLT_TRY(leave(e, total, &h->place[left++ % PLACES]));
-    }
+    while (h->more && h->brought < h->left + PLACES - 1 && (h->more = next_stretch(&h->all, &x)))
+        CLT_TRY(bring(e, h->total, &h->place[h->brought++ % PLACES], x));
+    if (h->updated < h->brought) CLT_TRY(update(e, &h->place[h->updated++ % PLACES]));
+    if (h->left + 1 < h->updated || (h->updated == h->brought && h->left < h->updated))
+        CLT_TRY(leave(e, h->total, &h->place[h->left++ % PLACES]));
+    if (h->left < h->brought) h->passed = CLT_MAX(h->passed, h->place[h->left % PLACES].x.first);
+    h->open = h->more || h->left < h->brought;
+    return CLT_OK;
+}
+
+clt_status clt_engine_host_update_reach(clt_engine *e, uint64_t end) {
+    clt_engine_host_update *h = e->host_update;
+    const double began = clt_now();
+    if (!h || !h->open || h->passed >= end) return CLT_OK;
+    while (h->open && h->passed < end) CLT_TRY(move_on(e));
     CLT_TRY(clt_device_use(clt_ops_device(e->ops), CLT_QUEUE_IN));
-    return clt_device_hand_over(clt_ops_device(e->ops), CLT_QUEUE_COMPUTE);
+    CLT_TRY(clt_device_hand_over(clt_ops_device(e->ops), CLT_QUEUE_COMPUTE));
+    h->traffic.seconds += clt_now() - began;
+    return CLT_OK;
 }
 
 clt_status clt_engine_host_update_run(clt_engine *e, clt_slab *total) {
     clt_engine_host_update *h = e->host_update;
-    const double began = clt_now();
     if (clt_device_rehearses(clt_ops_device(e->ops)) || h->skips) return CLT_OK;
-    CLT_TRY(update_all(e, total));
-    h->traffic.seconds += clt_now() - began;
-    return CLT_OK;
+    h->all = clt_engine_own_stretches(e, total, h->most);
+    h->total = total;
+    h->open = h->more = true;
+    h->brought = h->updated = h->left = h->passed = 0;
+    /* Other ranks wait for what is new. */
+    return clt_engine_host_update_reach(e, clt_group_size(e->group) > 1 ? UINT64_MAX : 1);
 }
 
 clt_offload_traffic clt_engine_host_update_count(const clt_engine_host_update *h) {

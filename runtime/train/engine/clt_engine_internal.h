@@ -305,9 +305,11 @@ void clt_engine_host_update_destroy(clt_engine_host_update *h);
 bool clt_engine_host_updates(const clt_engine *e, uint64_t first);
 /* The step's status and groups go to the CPU device; waits for the device, whose total is then complete. */
 clt_status clt_engine_host_update_begin(clt_engine *e);
-/* The optimizer's step of everything that the host updates; waits for it. The way of new weights to the
- * device is queued, and the compute queue waits for them. */
+/* Begins the optimizer's step of everything that the host updates; with several ranks it is complete. */
 clt_status clt_engine_host_update_run(clt_engine *e, clt_slab *total);
+/* Waits for the step as far as elements before `end`; UINT64_MAX: all. The way of their weights to the device
+ * is queued, and the compute queue waits for them. Nothing without such a step. */
+clt_status clt_engine_host_update_reach(clt_engine *e, uint64_t end);
 /* What updates have moved between the device and the host, and their seconds. h may be NULL. */
 clt_offload_traffic clt_engine_host_update_count(const clt_engine_host_update *h);
 

@@ -214,7 +214,7 @@ clt_status clt_engine_slabs_create(clt_engine *e, bool training) {
     e->lanes = clt_lane_count(&e->split, clt_group_rank(e->group));
     if (training) CLT_TRY(clt_plan_shards(e->plan, &e->table, &e->shards));
     if (training) clt_engine_group_set(e);
-    if (e->stage > 0) CLT_TRY(clt_engine_units_create(e));
+    if (e->stage > 0 || (training && e->cfg->shard.host_update)) CLT_TRY(clt_engine_units_create(e));
     if (training && e->cfg->shard.offload == CLT_OFFLOAD_FILE) CLT_TRY(open_file(e));
     CLT_TRY(create_weights(e));
     if (!training) return CLT_OK;

@@ -225,9 +225,12 @@ clt_status clt_engine_launch(clt_engine *e, const clt_engine_step_params *p, boo
 }
 
 clt_status clt_engine_collect(clt_engine *e, clt_engine_result *out) {
-    if (!e->has_judged) return look(e, out);
-    *out = e->judged;
+    if (!e->has_judged) CLT_TRY(look(e, out));
+    if (e->has_judged) *out = e->judged;
     e->has_judged = false;
+    if (e->n_pending > 0 || !e->host_update) return CLT_OK;
+    CLT_TRY(clt_engine_host_update_reach(e, UINT64_MAX));
+    out->done = clt_now();
     return CLT_OK;
 }
 
