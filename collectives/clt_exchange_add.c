@@ -90,7 +90,7 @@ static int add_round(const clt_lane_split *s, int number, int *lanes, clt_exchan
     return n;
 }
 
-/* After `rounds` rounds, and at most after any of them. */
+/* After `rounds` rounds; *most: at most after any of them but the last, at least 1. */
 static int kept(const clt_lane_split *s, int rounds, int *most) {
     clt_exchange_subtree t[CLT_LANE_LEVELS + 1];
     int n = 0, lanes = 0;

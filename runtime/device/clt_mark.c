@@ -150,7 +150,6 @@ clt_status clt_mark_reached(clt_mark *m, bool *reached) {
     cl_int status = CL_QUEUED;
     *reached = true;
     if (!m) return CLT_OK;
-    clt_reads_notice(m->dev);
     cl_int code = clGetEventInfo(m->event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof status, &status, NULL);
     *reached = code == CL_SUCCESS && status == CL_COMPLETE;
     /* Only waiting is a point of synchronisation for the host's memory; for a complete event it is free. */

@@ -1,8 +1,9 @@
 #!/bin/bash
 # cltrain.offload, cltrain.offload_parameters, cltrain.offload_gradients and cltrain.offload_update: host on real runs.
-# Hashes of weights and optimizer state are those of a run without offload, at every stage of sharding, on one rank and on several, in fp32 and with 16-bit weights, and when a run changes between the two
-# at a stop. Replicas are compared. The memory of a rank is within 2 % of the plan's, and no step allocates any. With 16-bit
-# weights stages 0 and 2 are left to test/long/offload.sh (TEST_COMPLETE=1).
+# Hashes of weights and optimizer state are those of a run without offload, at every stage of sharding, on one rank and on
+# several, in fp32 and with 16-bit weights, and when a run changes between the two at a stop. Replicas are compared. The
+# memory of a rank is within 2 % of the plan's, and no step allocates any. With 16-bit weights stages 0 and 2 are left to
+# test/long/offload.sh (TEST_COMPLETE=1).
 # timeout: 1800
 # at leisure: it compares bits and bytes, and no clock
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1

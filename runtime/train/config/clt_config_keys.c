@@ -183,8 +183,7 @@ static const clt_key own_keys[] = {
         .choices = inputs_names),
     KEY("offload_update", offload_update, "\"device\"",
         "what computes the optimizer's step of offloaded state; device: the device, through which the state "
-        "passes; host: the cores of the host, where the state is, with offload: host and an OpenCL driver "
-        "for "
+        "passes; host: the host's cores, where the state is, with offload: host and an OpenCL driver for "
         "the CPU; then only gradients go over the link, unless they are there, and new weights come back. "
         "Numerics exact: the same bits. Not for lamb",
         .choices = update_names),

@@ -117,24 +117,14 @@ static void put(clt_engine *e, part_place *p, int unit, bool there) {
     }
 }
 
-/* Queues the copies of a piece in a level between the place and the host, in the queue in use. */
-static clt_status copy_piece(const clt_engine *e, int level, int piece, bool to_host) {
-    const clt_slab *here = e->host_parts->level[level];
-    const uint64_t first = here->start[piece], count = here->start[piece + 1] - first;
-    for (uint64_t done = 0, n; done < count; done += n) {
-        const uint64_t offset = (here->origin[piece] + done) * sizeof(float);
-        char *elements;
-        CLT_TRY(clt_slab_host_at(e->level[level], first + done, &n, &elements));
-        n = CLT_MIN(n, count - done);
-        CLT_TRY(to_host ? clt_buffer_send(here->piece[piece], offset, elements, n * sizeof(float))
-                        : clt_buffer_fetch(here->piece[piece], offset, elements, n * sizeof(float)));
-    }
-    return CLT_OK;
-}
-
+/* Queues the copies of levels between the place and the host, in the queue in use. */
 static clt_status copy_unit(const clt_engine *e, int unit, int levels, bool to_host) {
     for (int i = 0; next_piece(e, unit, &i); i++)
-        for (int l = 0; l < levels; l++) CLT_TRY(copy_piece(e, l, i, to_host));
+        for (int l = 0; l < levels; l++) {
+            const clt_slab *s = e->host_parts->level[l];
+            const clt_slab_range x = {s->start[i], s->start[i + 1] - s->start[i]};
+            CLT_TRY(clt_engine_copy_sums(e, l, x, clt_slab_part(s, i), to_host));
+        }
     return CLT_OK;
 }
 

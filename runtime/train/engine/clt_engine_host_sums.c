@@ -73,8 +73,7 @@ static void join(stack *t) {
 
 /* --- copies --- */
 
-/* Queues the copies of elements x between a level and `at`, in the queue in use. */
-static clt_status copy(const clt_engine *e, int level, clt_slab_range x, clt_ref at, bool to_host) {
+clt_status clt_engine_copy_sums(const clt_engine *e, int level, clt_slab_range x, clt_ref at, bool to_host) {
     for (uint64_t done = 0, n; done < x.count; done += n) {
         char *elements;
         CLT_TRY(clt_slab_host_at(e->level[level], x.first + done, &n, &elements));
@@ -98,7 +97,7 @@ static clt_status bring(clt_engine *e, int level, clt_slab_range x, sum_place *t
     CLT_TRY(clt_device_use(dev, CLT_QUEUE_IN));
     CLT_TRY(clt_device_after(dev, to->used));
     CLT_TRY(clt_device_after(dev, e->host_sums->settled));
-    CLT_TRY(copy(e, level, x, (clt_ref){to->buffer, 0}, false));
+    CLT_TRY(clt_engine_copy_sums(e, level, x, (clt_ref){to->buffer, 0}, false));
     CLT_TRY(set_mark(e, &to->there));
     return clt_device_use(dev, CLT_QUEUE_COMPUTE);
 }
@@ -188,7 +187,7 @@ static clt_status leave(clt_engine *e, int level, clt_slab_range x, clt_ref from
     clt_engine_host_sums *h = e->host_sums;
     clt_device *dev = clt_ops_device(e->ops);
     CLT_TRY(clt_device_hand_over(dev, CLT_QUEUE_OUT));
-    CLT_TRY(copy(e, level, x, from, true));
+    CLT_TRY(clt_engine_copy_sums(e, level, x, from, true));
     CLT_TRY(set_mark(e, &h->left));
     if (h->lane.full) CLT_TRY(set_mark(e, &p->there));
     for (int i = 0; i < PLACES; i++)

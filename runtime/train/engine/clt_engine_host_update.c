@@ -11,8 +11,6 @@
  * moved on as far as that unit, while the device computes the units before it. It is at its end before the
  * backward pass, which makes new gradients, and whenever clt_engine_settle or the collection of the step
  * returns. */
-#include <string.h>
-
 #include "runtime/train/engine/clt_engine_internal.h"
 #include "runtime/train/engine/clt_plan_memory.h"
 

@@ -280,6 +280,9 @@ void clt_engine_host_sums_destroy(clt_engine_host_sums *h);
 clt_status clt_engine_host_sums_open(clt_engine *e, int round, int rounds, bool empty);
 clt_status clt_engine_host_sums_keep(clt_engine *e, int unit);
 clt_status clt_engine_host_sums_close(clt_engine *e);
+/* Queues the copies of elements x between e->level[level], which is pinned, and `at` on the device, in the
+ * queue in use. */
+clt_status clt_engine_copy_sums(const clt_engine *e, int level, clt_slab_range x, clt_ref at, bool to_host);
 
 /* --- clt_engine_host_parts.c --- */
 
