@@ -1,6 +1,9 @@
 #include "test/device_util.h"
 
+#include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "runtime/base/clt_io.h"
 #include "runtime/device/clt_cache.h"
@@ -32,4 +35,17 @@ void du_skip_on_simulator(void) {
     if (!simulator) return;
     print_message("skipped: not under Oclgrind\n");
     skip();
+}
+
+int du_scratch_file(const char *folder) {
+    char link[64], target[512];
+    for (int fd = 3; fd < 256; fd++) {
+        snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+        const ssize_t n = readlink(link, target, sizeof target - 1);
+        if (n <= 0) continue;
+        target[n] = 0;
+        if (!strncmp(target, folder, strlen(folder)) && strstr(target, ".data")) return open(link, O_RDWR);
+    }
+    fail_msg("the file of the scratch is not open");
+    return -1;
 }

@@ -20,5 +20,7 @@ void du_put_text(const char *folder, const char *name, const char *text);
 /* Skips the test under Oclgrind: a simulator runs the queue inside the host's own calls, is far too slow to
  * be timed, and needs no registered driver. */
 void du_skip_on_simulator(void);
+/* A descriptor of the file of a scratch in this folder, which has no name: it bypasses the scratch. */
+int du_scratch_file(const char *folder);
 
 #endif

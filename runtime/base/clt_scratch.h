@@ -1,7 +1,7 @@
 /* clt_scratch: a file for what a run keeps on a disk instead of in memory. Nobody needs it after the run: its
  * name is removed as soon as it is open, so nothing is left of it, however the run ends.
  *
- * Bytes are read and written in blocks of 256 KiB, past the page cache (O_DIRECT) where the file system can,
+ * Bytes are read and written in blocks of 128 KiB, past the page cache (O_DIRECT) where the file system can,
  * by a clt_aio. The hash of each block is kept in memory and compared at each read: what comes back is what
  * was written, or an error. A block that was never written, or was filled with zeros, is zeros without a
  * read.
@@ -19,7 +19,7 @@
 #include "runtime/base/clt_aio.h"
 
 enum {
-    CLT_SCRATCH_BLOCK = 256 << 10,
+    CLT_SCRATCH_BLOCK = 128 << 10,
     CLT_SCRATCH_MOST = 8 << 20, /* bytes of an operation */
     CLT_SCRATCH_ALIGN = 4096    /* of memory */
 };

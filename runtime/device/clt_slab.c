@@ -276,9 +276,9 @@ clt_status clt_slab_create_pinned(clt_device *dev, const clt_slab_table *t, cons
 }
 
 clt_status clt_slab_create_in_file(clt_device *dev, const clt_slab_table *t, const clt_slab_range *range,
-                                   int n, uint64_t resident, clt_scratch *file, const char *name,
-                                   clt_slab **out) {
-    const range_kind k = {false, resident, sizeof(float), name, NULL, file};
+                                   int n, uint64_t resident, uint32_t element_bytes, clt_scratch *file,
+                                   const char *name, clt_slab **out) {
+    const range_kind k = {false, resident, element_bytes, name, NULL, file};
     return create_packed(dev, t, range, n, k, out);
 }
 
@@ -298,6 +298,29 @@ clt_slab *clt_slab_create_holes(const clt_slab_table *t, const uint64_t *start, 
                                 uint32_t element_bytes) {
     clt_slab *s = new_slab(t, n, element_bytes);
     memcpy(s->start, start, ((size_t)n + 1) * sizeof *start);
+    return s;
+}
+
+/* The buffers of `from` belong to `to`. */
+static void take_buffers(clt_slab *to, clt_slab *from) {
+    for (int b = 0; b < from->buffers; b++) to->buffer[to->buffers++] = from->buffer[b];
+    from->buffers = 0;
+    clt_slab_destroy(from);
+}
+
+clt_slab *clt_slab_join(clt_slab *a, clt_slab *b) {
+    clt_slab *s = new_slab(a->table, a->n + b->n, a->element_bytes);
+    uint64_t run_a, run_b;
+    s->n = 0;
+    for (uint64_t at = 0; at < a->table->total; at = s->start[s->n]) {
+        const clt_ref in_a = clt_slab_at(a, at, &run_a), in_b = clt_slab_at(b, at, &run_b),
+                      in = in_a.buf ? in_a : in_b;
+        s->piece[s->n] = in.buf;
+        s->origin[s->n] = in.off;
+        s->start[++s->n] = at + CLT_MIN(run_a, run_b);
+    }
+    take_buffers(s, a);
+    take_buffers(s, b);
     return s;
 }
 
@@ -334,6 +357,13 @@ clt_status clt_slab_host_at(const clt_slab *s, uint64_t element, uint64_t *run, 
     CLT_TRY(clt_buffer_host(at.buf, &memory));
     *host = (char *)memory + at.off * s->element_bytes;
     return CLT_OK;
+}
+
+bool clt_slab_file_at(const clt_slab *s, uint64_t element, uint64_t *run, uint64_t *offset) {
+    const clt_ref at = clt_slab_at(s, element, run);
+    if (!at.buf || !clt_buffer_file(at.buf, offset)) return false;
+    *offset += at.off * s->element_bytes;
+    return true;
 }
 
 clt_ref clt_slab_ref(const clt_slab *s, int entry) {

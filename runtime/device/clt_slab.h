@@ -97,10 +97,13 @@ clt_status clt_slab_create_ranges(clt_device *dev, const clt_slab_table *t, cons
 clt_status clt_slab_create_pinned(clt_device *dev, const clt_slab_table *t, const clt_slab_range *range,
                                   int n, uint64_t resident, uint32_t element_bytes, const char *name,
                                   clt_slab **out);
-/* The same in a file (clt_buffer_create_in_file), which must outlive the slab, of fp32 elements. */
+/* The same in a file (clt_buffer_create_in_file), which must outlive the slab. */
 clt_status clt_slab_create_in_file(clt_device *dev, const clt_slab_table *t, const clt_slab_range *range,
-                                   int n, uint64_t resident, clt_scratch *file, const char *name,
-                                   clt_slab **out);
+                                   int n, uint64_t resident, uint32_t element_bytes, clt_scratch *file,
+                                   const char *name, clt_slab **out);
+/* One slab of two that have the same table and element_bytes, and no element in common: it has the elements
+ * and the buffers of both, which are destroyed. */
+clt_slab *clt_slab_join(clt_slab *a, clt_slab *b);
 /* A slab of n pieces, all of them holes: piece i is for elements start[i] ... start[i + 1] - 1, from 0 to the
  * table's total. The caller puts buffers into it, which stay his, and takes them out. */
 clt_slab *clt_slab_create_holes(const clt_slab_table *t, const uint64_t *start, int n,
@@ -123,6 +126,8 @@ clt_ref clt_slab_at(const clt_slab *s, uint64_t element, uint64_t *run);
  * clt_buffer_host.
  */
 clt_status clt_slab_host_at(const clt_slab *s, uint64_t element, uint64_t *run, char **host);
+/* The same in a file: the byte of it where the element begins. false: the element is not in a file. */
+bool clt_slab_file_at(const clt_slab *s, uint64_t element, uint64_t *run, uint64_t *offset);
 /* Whether any element of [element, element + count) is on this rank. The range must be inside the slab. */
 bool clt_slab_touches(const clt_slab *s, uint64_t element, uint64_t count);
 /* Read or write `count` elements from index `element` of an fp32 slab on, across pieces, as clt_buffer_read

@@ -153,9 +153,11 @@ typedef struct {
                            only); 0: none */
     clt_recompute recompute; /* training only */
     /* With CLT_RECOMPUTE_BLOCKS: the inputs of blocks wait for the backward pass in pinned host memory
-     * (clt_model_memory.host). A few are on the device at a time; copies pass beside the computation. Changes
+     * (clt_model_memory.host), or with file_inputs in a file (clt_model_memory.file) behind the spool, which
+     * planning does not need. A few are on the device at a time; copies pass beside the computation. Changes
      * no bit. */
-    bool host_inputs;
+    bool host_inputs, file_inputs;
+    struct clt_spool *spool; /* borrowed */
     clt_numerics numerics;
     clt_dtype type; /* of activations, their gradients and the weights that GEMMs read; residuals, statistics,
                        losses and weight gradients are always fp32 */
@@ -186,6 +188,8 @@ typedef struct {
     uint64_t total;
     uint64_t largest; /* the largest single buffer */
     uint64_t host;    /* pinned host memory, see clt_model_shape.host_inputs */
+    uint64_t file;    /* bytes in a file, the same */
+    uint64_t input;   /* of these, of one block */
 } clt_model_memory;
 
 /* The device memory that clt_model_create allocates; needs no device. */

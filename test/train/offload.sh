@@ -188,7 +188,7 @@ rm -rf "$tmp/fast"
 # A lane of several microbatches is one chain of additions.
 train x 1 cltrain.offload_gradients=host cltrain.zero_stage=2 global_train_batch_size=32 device_train_microbatch_size=2
 code=$?
-[ $code = 0 ] && grep -q "^sums of gradients stay on the device: a lane has 4 samples, a microbatch 2; to have them in the host.s memory: " "$log"
+[ $code = 0 ] && grep -q "^sums of gradients stay on the device: a lane has 4 samples, a microbatch 2; to offload them: " "$log"
 report "with larger lanes they stay on the device, and the run says why" $? "exit $code"
 
 # A bit that flips in the host's memory of one replica.

@@ -1,7 +1,8 @@
 #!/bin/bash
-# cltrain.offload: file on real runs. Hashes of weights and optimizer state are those of a run without offload, on one
-# rank and on two, in fp32 and with 16-bit weights, with AdamW and Lion, through io_uring and threads, and when a run
-# changes between files and the device at a stop. Nothing is left in the folder. Then what goes wrong: a bit that flips
+# cltrain.offload: file on real runs, alone and with weights, sums of gradients and inputs of blocks in files. Hashes of
+# weights and optimizer state are those of a run without offload, on one rank and on several, in fp32 and with 16-bit
+# weights, with AdamW and Lion, through io_uring and threads, and when a run changes between files and the device at a
+# stop. Nothing is left in the folder. Then what goes wrong: a bit that flips
 # in the file, a file that is made shorter, a kill, a second run in the folder, a full disk. After each of them the same
 # command resumes from the checkpoint, to the same hash. A slow disk delays a run, which says so, and changes nothing.
 # timeout: 1800
@@ -16,6 +17,9 @@ settings=(train.yaml load_path=null model.d_model=512 model.n_layers=2 model.att
     tokenizer.kwargs.model_max_length=16 global_train_batch_size=8 cltrain.numerics=exact scheduler.t_warmup=1ba
     scheduler.t_max=5ba log_config=false log_to_console=false)
 files=(cltrain.offload=file "cltrain.offload_folder=$folder")
+weights=(cltrain.zero_stage=3 cltrain.offload_parameters=file cltrain.offload_gradients=file
+    "cltrain.offload_folder=$folder")
+rest=("${weights[@]}" cltrain.offload_activations=file)
 
 # train FOLDER RANKS [key=value ...]: three steps; the output is in $log
 train() {
@@ -35,16 +39,36 @@ for run in "fp32 decoupled_adamw" "amp_bf16 decoupled_lionw"; do
     report "$run: a run without offload" $?
     want=$("$cltrain" ckpt hash "$tmp/straight")
     train x 1 "${keys[@]}" "${files[@]}"
-    grep -q "^optimizer state is in files in $folder: .*, past the page cache" "$log" &&
+    grep -q "^in files in $folder: optimizer state; .*, past the page cache" "$log" &&
         grep -q "of host memory, .* in files" "$log" && grep -q "^offload: rank 0 read .* and wrote .* GB/s" "$log"
     report "$run: the run says where its state is and how fast it was" $?
     same_hash "$run: one rank" x
     CLTRAIN_QUEUES=3 CLTRAIN_AHEAD=1 CLTRAIN_URING=0 train x 2 "${keys[@]}" "${files[@]}" cltrain.zero_stage=2
-    grep -q "$folder: 4 threads (no io_uring: by CLTRAIN_URING=0)" "$log"
+    grep -q "^in files in $folder: optimizer state; 4 threads (no io_uring: by CLTRAIN_URING=0)" "$log"
     report "$run: threads instead of io_uring" $?
     same_hash "$run: two ranks, stage 2, threads, queues of their own" x
     CLTRAIN_QUEUES=3 train x 2 "${keys[@]}" "${files[@]}" cltrain.zero_stage=3 cltrain.offload_parameters=host
     same_hash "$run: two ranks, the weights that the model reads in host memory" x
+    # More blocks than places on the device, so that inputs leave.
+    keys+=(model.n_layers=7 cltrain.recompute=blocks)
+    rm -rf "$tmp/straight"
+    train straight 1 "${keys[@]}"
+    want=$("$cltrain" ckpt hash "$tmp/straight")
+    CLTRAIN_QUEUES=3 CLTRAIN_AHEAD=1 CLTRAIN_BUILD_HELPERS=1 train x 1 "${keys[@]}" "${files[@]}" "${rest[@]}"
+    grep -q "^in files in $folder: optimizer state, weights, sums of gradients, inputs of blocks; " "$log" &&
+        grep -q "recomputed from inputs in a file" "$log" && grep -q "^offload: .* for the files, passes waited " "$log"
+    report "$run: the run says what is in files" $?
+    same_hash "$run: one rank, everything in files, steps queued ahead, a rehearsal" x
+    train x 1 "${keys[@]}" "${rest[@]}" cltrain.offload=host
+    same_hash "$run: one rank, one queue, the state in host memory and the rest in files" x
+    for ranks in 2 3; do
+        CLTRAIN_QUEUES=3 train x $ranks "${keys[@]}" "${files[@]}" "${rest[@]}"
+        same_hash "$run: $ranks ranks, everything in files" x
+    done
+    train legs 2 "${keys[@]}" "${files[@]}" "${rest[@]}" max_duration=1ba && train legs 1 "${keys[@]}" max_duration=2ba &&
+        CLTRAIN_URING=0 train legs 1 "${keys[@]}" "${rest[@]}"
+    report "$run: everything in files, nothing, all but the state" $?
+    same_hash "$run: everything in files, nothing, all but the state: the hashes" legs
     rm -rf "$tmp/straight"
 done
 nothing_left "these runs"
@@ -111,13 +135,22 @@ resumes() {
 # Stretches in memory are written again: three places lie further apart than those.
 flip() { for at in 10 75 140; do dd if=/dev/zero of="$1" bs=1M seek=$at count=1 conv=notrunc,fsync status=none; done; }
 broken flip
-[ $code = 74 ] && grep -q "^error: $folder/cltrain-offload-0.data: the 262144 bytes at offset [0-9]* are not those" "$log"
+[ $code = 74 ] && grep -q "^error: $folder/cltrain-offload-0.data: the 131072 bytes at offset [0-9]* are not those" "$log"
 report "damaged blocks are found" $? "exit $code"
 resumes "damaged blocks"
 
+# The state is on the device: what is damaged are weights and sums of gradients.
+state=("${files[@]}") && long=("${keys[@]}" "${weights[@]}" save_interval=2ba scheduler.t_max=4000ba)
+flip_all() { dd if=/dev/zero of="$1" bs=1M count=200 conv=notrunc,fsync status=none; }
+broken flip_all
+[ $code = 74 ] && grep -q "^error: $folder/cltrain-offload-0.data: the 131072 bytes at offset [0-9]* are not those" "$log"
+report "damaged weights and gradients are found" $? "exit $code"
+resumes "damaged weights and gradients"
+long=("${keys[@]}" "${state[@]}" save_interval=2ba scheduler.t_max=4000ba)
+
 cut_short() { truncate -s 1000000 "$1"; }
 broken cut_short
-[ $code = 74 ] && grep -qE "^error: $folder/cltrain-offload-0.data(: the 262144 bytes at|.* ends before offset)" "$log"
+[ $code = 74 ] && grep -qE "^error: $folder/cltrain-offload-0.data(: the 131072 bytes at|.* ends before offset)" "$log"
 report "a file that is made shorter is found" $? "exit $code"
 resumes "a file that is made shorter"
 
@@ -143,7 +176,7 @@ for f in $(pgrep -f "save_folder=$tmp/b" | sed 's|.*|/proc/&/fd/*|'); do
 done
 wait "$started"
 code=$?
-[ $code = 74 ] && grep -q "^\[rank 1\] error: $folder/cltrain-offload-1.data: the 262144 bytes at" "$log"
+[ $code = 74 ] && grep -q "^\[rank 1\] error: $folder/cltrain-offload-1.data: the 131072 bytes at" "$log"
 report "damage on one of two ranks ends both" $? "exit $code"
 rm -f "$folder"/*.lock
 
@@ -166,7 +199,7 @@ code=$?
 report "files need a folder" $? "exit $code"
 "$cltrain" plan --device pocl "${settings[@]}" "${keys[@]}" "${files[@]}" >"$log" 2>&1
 grep -q "files .* moments, fp32 weights .*(cltrain.offload: file)" "$log" &&
-    grep -qE "^disk +a step reads and writes .* per rank: at least .* reads at .* GB/s, writes at .* GB/s" "$log"
+    grep -qE "^disk +a step of 8 microbatches reads .* and writes .* per rank: at least .* reads at .* GB/s, writes at .* GB/s" "$log"
 report "the plan has the disk's speed" $? "$(grep ^disk "$log")"
 nothing_left "plan"
 finish

@@ -197,7 +197,7 @@ static void contradictions_name_both_places(void **state) {
         {{"cltrain={offload: none}", "fsdp_config={cpu_offload: true}"},
          {"cltrain.offload", "fsdp_config.cpu_offload", "command line (fsdp_config="}},
         {{"cltrain.offload=host", "cltrain.offload_folder=x"},
-         {"cltrain.offload", "cltrain.offload_folder", "the folder is for offload: file"}},
+         {"cltrain.offload", "cltrain.offload_folder", "the folder is for what is in files"}},
         {{"cltrain={zero_stage: 0}", "fsdp_config={data_parallel_shard_degree: 2}"},
          {"cltrain.zero_stage", "fsdp_config.data_parallel_shard_degree", "command line (cltrain="}},
         {{"fsdp_config={sharding_strategy: FULL_SHARD}", "fsdp_config={data_parallel_replicate_degree: 2}"},

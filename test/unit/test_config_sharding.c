@@ -100,7 +100,7 @@ static void weights_in_host_memory_need_stage_3(void **state) {
             assert_non_null(strstr(clt_last_error(), "cltrain.offload_parameters"));
             continue;
         }
-        assert_int_equal(c->shard.host_weights, all[i].host);
+        assert_int_equal(c->shard.parameters != CLT_OFFLOAD_NONE, all[i].host);
         clt_config_free(c);
     }
     static const char *const low[] = {"cltrain={zero_stage: 2, offload_parameters: host}"};
@@ -111,7 +111,7 @@ static void weights_in_host_memory_need_stage_3(void **state) {
     static const char *const both[] = {"cltrain={offload_parameters: host}",
                                        "fsdp_config={sharding_strategy: FULL_SHARD}"};
     assert_int_equal(clt_config_load(CU_BASE, both, 2, &c), CLT_OK);
-    assert_true(c->shard.host_weights);
+    assert_int_equal(c->shard.parameters, CLT_OFFLOAD_HOST);
     clt_config_free(c);
 }
 
@@ -134,7 +134,7 @@ static void sums_of_gradients_in_host_memory_need_stage_2(void **state) {
             assert_non_null(strstr(clt_last_error(), "cltrain.offload_gradients"));
             continue;
         }
-        assert_int_equal(c->shard.host_gradients, all[i].host);
+        assert_int_equal(c->shard.gradients != CLT_OFFLOAD_NONE, all[i].host);
         clt_config_free(c);
     }
     clt_error_quiet(false);

@@ -1,6 +1,6 @@
-/* DeepSpeed's ds_config.json: batches, learning rates and loss scales of DeepSpeed itself
- * (test/golden/deepspeed), and what is cltrain's own: two files that contradict each other, notices, hjson.
- * test/train/deepspeed_golden.sh compares whole files. */
+/* DeepSpeed's ds_config.json: learning rates and loss scales of DeepSpeed itself (test/golden/deepspeed), and
+ * what is cltrain's own: two files that contradict each other, notices, hjson. test/train/deepspeed_golden.sh
+ * compares whole files. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -41,46 +41,6 @@ static char *read_text(const char *path) {
     char *out = clt_strndup(text, bytes);
     clt_free(text);
     return out;
-}
-
-/* --- the batch triangle --- */
-
-static bool take(const json_t *given, const char *key, int64_t *out) {
-    const json_t *v = json_object_get(given, key);
-    if (!v) return false;
-    *out = (int64_t)json_number_value(v);
-    return true;
-}
-
-static void batches_are_deepspeeds(void **state) {
-    (void)state;
-    json_t *all = load_json(GOLDEN "batch.json"), *one;
-    size_t i, good = 0;
-    json_array_foreach(json_object_get(all, "cases"), i, one) {
-        const json_t *given = json_object_get(one, "given"), *want = json_object_get(one, NEW);
-        const int64_t ranks = json_integer_value(json_object_get(one, "world_size"));
-        clt_deepspeed_batch b = {0};
-        b.has_train = take(given, "train_batch_size", &b.train);
-        b.has_micro = take(given, "train_micro_batch_size_per_gpu", &b.micro);
-        b.has_accumulation = take(given, "gradient_accumulation_steps", &b.accumulation);
-        bool odd = false;
-        const char *key;
-        json_t *v;
-        json_object_foreach((json_t *)given, key, v) odd |=
-            !json_is_number(v) || json_number_value(v) != (double)(int64_t)json_number_value(v);
-        if (odd) continue; /* the table of keys refuses text, truth values and fractions */
-        const char *why = clt_deepspeed_complete(&b, ranks);
-        if ((json_object_get(want, "error") != NULL) != (why != NULL))
-            fail_msg("case %zu: %s", i, why ? why : "accepted");
-        if (why) continue;
-        const int64_t got[3] = {b.train, b.micro, b.accumulation};
-        for (size_t k = 0; k < 3; k++)
-            if (got[k] != (int64_t)json_number_value(json_array_get(want, k)))
-                fail_msg("case %zu, %zu: %lld", i, k, (long long)got[k]);
-        good++;
-    }
-    assert_true(good > 20);
-    json_decref(all);
 }
 
 /* --- files --- */
@@ -439,7 +399,7 @@ static void notices_name_keys(void **state) {
     for (size_t i = 0; i < CLT_COUNT_OF(keys); i++) assert_true(cu_has_notice(c, keys[i]));
     clt_config_free(c);
     assert_int_equal(load_case("activation-checkpointing.json", 2, NULL, 0, &c), CLT_OK);
-    assert_true(c->host_inputs && c->recompute == CLT_RECOMPUTE_BLOCKS);
+    assert_true(c->inputs == CLT_OFFLOAD_HOST && c->recompute == CLT_RECOMPUTE_BLOCKS);
     assert_true(cu_has_notice(c, "deepspeed.activation_checkpointing.partition_activations"));
     assert_true(cu_has_notice(c, "deepspeed.prescale_gradients"));
     assert_true(c->loggers.tensorboard.on);
@@ -500,11 +460,12 @@ static void offloaded_weights_need_stage_3(void **state) {
     (void)state;
     clt_config *c;
     assert_int_equal(load_case("zero3-offload-param.json", 8, NULL, 0, &c), CLT_OK);
-    assert_true(c->shard.host_weights);
-    assert_true(cu_has_notice(c, "deepspeed.zero_optimization.offload_param.device")); /* nvme */
+    assert_int_equal(c->shard.parameters, CLT_OFFLOAD_HOST); /* nvme, but in groups of ranks */
+    assert_int_equal(c->shard.gradients, CLT_OFFLOAD_FILE);
+    assert_true(cu_has_notice(c, "deepspeed.zero_optimization.offload_param.device"));
     clt_config_free(c);
     assert_int_equal(load_case("offload-param-stage-2.json", 1, NULL, 0, &c), CLT_OK);
-    assert_false(c->shard.host_weights);
+    assert_int_equal(c->shard.parameters, CLT_OFFLOAD_NONE);
     assert_true(cu_has_notice(c, "deepspeed.zero_optimization.offload_param.device"));
     clt_config_free(c);
 }
@@ -516,15 +477,40 @@ static void gradients_go_with_state_from_stage_2(void **state) {
         clt_config *c;
         assert_int_equal(load_case(files[i], 1, NULL, 0, &c), CLT_OK);
         assert_int_equal(c->shard.offload, CLT_OFFLOAD_HOST);
-        assert_true(c->shard.host_gradients);
+        assert_int_equal(c->shard.gradients, CLT_OFFLOAD_HOST);
         clt_config_free(c);
     }
-    static const char stage_1[] = "{\"stage\": 1, \"offload_optimizer\": {\"device\": \"cpu\"}}";
-    clt_config *c;
-    assert_int_equal(load_section("zero_optimization", stage_1, &c), CLT_OK);
-    assert_int_equal(c->shard.offload, CLT_OFFLOAD_HOST);
-    assert_false(c->shard.host_gradients);
-    clt_config_free(c);
+}
+
+/* Below stage 2 gradients stay, below stage 3 weights. One folder has all files. */
+static void nvme_means_files(void **state) {
+    (void)state;
+    static const struct {
+        int stage;
+        const char *optimizer, *folder;
+        clt_offload place;
+        bool says;
+    } all[] = {{3, "none", "a", CLT_OFFLOAD_NONE, false},
+               {3, "cpu", "a", CLT_OFFLOAD_HOST, false},
+               {3, "nvme", "b", CLT_OFFLOAD_FILE, true},
+               {1, "nvme", "b", CLT_OFFLOAD_FILE, false}};
+    for (size_t i = 0; i < CLT_COUNT_OF(all); i++) {
+        clt_config *c;
+        json_t *o =
+            json_pack("{si s{ssss} s{ssss}}", "stage", all[i].stage, "offload_param", "device", "nvme",
+                      "nvme_path", "a", "offload_optimizer", "device", all[i].optimizer, "nvme_path", "b");
+        char *text = json_dumps(o, 0);
+        assert_int_equal(load_section("zero_optimization", text, &c), CLT_OK);
+        assert_int_equal(c->shard.parameters, all[i].stage == 3 ? CLT_OFFLOAD_FILE : CLT_OFFLOAD_NONE);
+        assert_int_equal(c->shard.offload, all[i].place);
+        assert_int_equal(c->shard.gradients, all[i].stage > 1 ? all[i].place : CLT_OFFLOAD_NONE);
+        assert_string_equal(c->shard.offload_folder, all[i].folder);
+        assert_int_equal(cu_has_notice(c, "deepspeed.zero_optimization.offload_param.nvme_path"),
+                         all[i].says);
+        clt_config_free(c);
+        json_decref(o);
+        free(text);
+    }
 }
 
 static void liberties_of_hjson(void **state) {
@@ -562,8 +548,7 @@ static void documentation_lists_every_key(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(batches_are_deepspeeds),
-                                       cmocka_unit_test(contradictions_name_both_places),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(contradictions_name_both_places),
                                        cmocka_unit_test(printed_configuration_is_complete),
                                        cmocka_unit_test(learning_rates_are_deepspeeds),
                                        cmocka_unit_test(engine_rates_are_deepspeeds),
@@ -576,6 +561,7 @@ int main(void) {
                                        cmocka_unit_test(monitors_are_checked),
                                        cmocka_unit_test(offloaded_weights_need_stage_3),
                                        cmocka_unit_test(gradients_go_with_state_from_stage_2),
+                                       cmocka_unit_test(nvme_means_files),
                                        cmocka_unit_test(liberties_of_hjson),
                                        cmocka_unit_test(documentation_lists_every_key)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -30,7 +30,7 @@ typedef struct {
 static void open_slab(rig *r, const char *name, clt_slab **out) {
     const clt_slab_range all = {0, TOTAL};
     tu_assert_ok(r->file
-                     ? clt_slab_create_in_file(r->dev, &r->table, &all, 1, r->resident, r->file, name, out)
+                     ? clt_slab_create_in_file(r->dev, &r->table, &all, 1, r->resident, 4, r->file, name, out)
                      : clt_slab_create_pinned(r->dev, &r->table, &all, 1, r->resident, 4, name, out),
                  name);
 }

@@ -48,7 +48,7 @@ static void weights_wait_in_host_memory(void **state) {
                 .type = CLT_DEVICE_GPU, .capacity = UINT64_MAX, .max_alloc = UINT64_MAX};
             clt_plan on_host, on_device;
             assert_int_equal(clt_plan_make(c, ranks, &room, &on_host), CLT_OK);
-            c->shard.host_weights = false;
+            c->shard.parameters = CLT_OFFLOAD_NONE;
             assert_int_equal(clt_plan_make(c, ranks, &room, &on_device), CLT_OK);
             const clt_plan_memory *m = &on_host.memory, *d = &on_device.memory;
             const uint64_t bytes = narrow ? 2 : 4;
@@ -85,7 +85,7 @@ static void sums_of_gradients_wait_in_host_memory(void **state) {
         const clt_plan_room room = {.type = CLT_DEVICE_GPU, .capacity = UINT64_MAX, .max_alloc = UINT64_MAX};
         clt_plan on_host, on_device;
         assert_int_equal(clt_plan_make(c, 1, &room, &on_host), CLT_OK);
-        c->shard.host_gradients = false;
+        c->shard.gradients = CLT_OFFLOAD_NONE;
         assert_int_equal(clt_plan_make(c, 1, &room, &on_device), CLT_OK);
         const clt_plan_memory *m = &on_host.memory, *d = &on_device.memory;
         assert_int_equal(on_host.stage, 2);
@@ -140,7 +140,7 @@ static void sums_of_ranks_wait_in_host_memory(void **state) {
         clt_slab_table t = {0};
         clt_shards s;
         assert_int_equal(clt_plan_make(c, ranks, &room, &on_host), CLT_OK);
-        c->shard.host_gradients = false;
+        c->shard.gradients = CLT_OFFLOAD_NONE;
         assert_int_equal(clt_plan_make(c, ranks, &room, &on_device), CLT_OK);
         assert_int_equal(clt_model_table(c->model, &t), CLT_OK);
         assert_int_equal(clt_shards_create(&t, ranks, NULL, &s), CLT_OK);

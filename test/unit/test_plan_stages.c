@@ -214,8 +214,10 @@ static void offloaded_state_is_in_files(void **state) {
                                   f = plan_at(file, stage, UINT64_MAX).memory;
             assert_int_equal(f.total, h.total);
             assert_int_equal(f.file, h.host);
-            assert_int_equal(f.file_step, i ? f.file / 3 * 4 : f.file);
-            assert_int_equal(f.host, 6 * (3 * PASSING / 4 * C + 4096) + (8 << 20));
+            assert_int_equal(f.update_files.in, i ? f.file / 3 * 4 : f.file);
+            assert_int_equal(f.update_files.out, f.update_files.in);
+            assert_int_equal(f.host, 0);
+            assert_int_equal(f.slots, 6 * (3 * PASSING / 4 * C + 4096) + (8 << 20));
             assert_int_equal(h.file, 0);
         }
         clt_config_free(host);

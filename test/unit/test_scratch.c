@@ -21,6 +21,7 @@
 
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_scratch.h"
+#include "test/device_util.h"
 
 enum { BLOCK = CLT_SCRATCH_BLOCK, BLOCKS = 70, BYTES = BLOCKS * BLOCK };
 
@@ -136,20 +137,6 @@ static void bytes_come_back(void **state) {
 
 /* --- what goes wrong --- */
 
-/* A descriptor of the file, which has no name; it bypasses the scratch. */
-static int find_file(const char *folder) {
-    char link[64], target[512];
-    for (int fd = 3; fd < 256; fd++) {
-        snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-        const ssize_t n = readlink(link, target, sizeof target - 1);
-        if (n <= 0) continue;
-        target[n] = 0;
-        if (!strncmp(target, folder, strlen(folder)) && strstr(target, ".data")) return open(link, O_RDWR);
-    }
-    fail_msg("the file of the scratch is not open");
-    return -1;
-}
-
 static void write_all(clt_scratch *s, uint64_t base) {
     char *x = clt_malloc(BYTES);
     for (size_t i = 0; i < BYTES; i++) x[i] = (char)(i * 7 + i / BLOCK);
@@ -172,7 +159,7 @@ static void damage_is_found(void **state) {
     uint64_t base;
     clt_scratch *s = open_in(folder, &base);
     write_all(s, base);
-    const int fd = find_file(folder);
+    const int fd = du_scratch_file(folder);
     const uint64_t at = base + 37 * (uint64_t)BLOCK;
     assert_int_equal(pread(fd, &byte, 1, (off_t)at + 12345), 1);
     byte ^= 4;
@@ -331,7 +318,7 @@ static int with_failing_writes(const char *folder) {
     clt_error_quiet(false);
     const bool told = strstr(clt_last_error(), "cannot write ") &&
                       strstr(clt_last_error(), "Input/output error") &&
-                      strstr(clt_last_error(), "state.data at offset 786432");
+                      strstr(clt_last_error(), "state.data at offset 393216");
     clt_scratch_close(s);
     return told ? 0 : 6;
 }

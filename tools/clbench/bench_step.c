@@ -495,8 +495,7 @@ int bench_step(int argc, char **argv) {
     step_bench b = {.suite = "mpt", .precision = "fp32", .accumulate = 1, .seconds = 3, .offload.ratio = -1};
     const clt_option options[] = {
         {"suite", 's', CLT_OPT_STR, &b.suite, "NAME",
-         "mpt (125m to 13b at 2048 tokens, the default), seq (1b from 512 to 8192), cpu (small shapes), vit "
-         "(base and huge), vit-cpu (base, small batches)"},
+         "mpt (125m to 13b at 2048 tokens, default), seq (1b at 512 to 8192), cpu, vit, vit-cpu (small)"},
         {"model", 'm', CLT_OPT_STR, &b.only, "NAME", "only this model of the suite"},
         {"device", 'd', CLT_OPT_STR, &b.device, "PATTERN", "part of a platform or device name, or P:D"},
         CLT_DISABLE_ROW_OPTION,
@@ -517,6 +516,7 @@ int bench_step(int argc, char **argv) {
         {"offload-activations", 0, CLT_OPT_FLAG, &b.offload.activations, NULL, "blocks' inputs on the host"},
         {"offload-parameters", 0, CLT_OPT_FLAG, &b.offload.parameters, NULL, "weights on the host"},
         {"offload-gradients", 0, CLT_OPT_FLAG, &b.offload.gradients, NULL, "sums of gradients on the host"},
+        {"offload-files", 0, CLT_OPT_FLAG, &b.offload.files, NULL, "these three in files"},
         {"offload-update", 0, CLT_OPT_FLAG, &b.offload.update, NULL, "optimizer's step on the host"},
         {"steps", 0, CLT_OPT_INT, &b.steps, "N", "time exactly N steps, after one of two microbatches"},
         {"seconds", 't', CLT_OPT_FLOAT, &b.seconds, "S", "time to spend measuring a row (default 3)"},

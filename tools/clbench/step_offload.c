@@ -16,20 +16,22 @@ const char *step_offload_check(const step_offload_options *o) {
     if (o->where && !file && strcmp(o->where, "host")) return "--offload must be host or file";
     if (file != (o->folder != NULL)) return "--offload file and --offload-folder FOLDER belong together";
     if (o->ratio > 1) return "--offload-ratio must be 0 to 1";
+    if (o->files && !file) return "--offload-files needs --offload file";
     if (o->update && (!o->where || file)) return "--offload-update needs --offload host";
     return o->ratio >= 0 && !o->where ? "--offload-ratio needs --offload" : NULL;
 }
 
 char *step_offload_keys(const step_offload_options *o) {
     clt_str s = {0};
+    const char *rest = o->files ? "file" : "host";
     clt_str_add(&s, "");
     if (o->where) clt_str_addf(&s, ", offload: %s", o->where);
     if (o->folder) clt_str_addf(&s, ", offload_folder: \"%s\"", o->folder);
     if (o->ratio >= 0) clt_str_addf(&s, ", offload_ratio: %.9g", o->ratio);
-    if (o->activations) clt_str_add(&s, ", offload_activations: host");
+    if (o->activations) clt_str_addf(&s, ", offload_activations: %s", rest);
     if (o->parameters || o->gradients) clt_str_addf(&s, ", zero_stage: %d", o->parameters ? 3 : 2);
-    if (o->parameters) clt_str_add(&s, ", offload_parameters: host");
-    if (o->gradients) clt_str_add(&s, ", offload_gradients: host");
+    if (o->parameters) clt_str_addf(&s, ", offload_parameters: %s", rest);
+    if (o->gradients) clt_str_addf(&s, ", offload_gradients: %s", rest);
     if (o->update) clt_str_add(&s, ", offload_update: host");
     return s.s;
 }
@@ -195,7 +197,8 @@ void step_offload_print(const step_offload_options *o, const step_offload *w, co
     printf(
         "  state        %s in host memory, %s in files, %s of what is offloaded on the device; %s of device "
         "memory in use\n",
-        clt_human_bytes((double)w->pinned_bytes, host), clt_human_bytes((double)m->file, file),
+        clt_human_bytes((double)w->pinned_bytes, host),
+        clt_human_bytes((double)clt_plan_files_bytes(m), file),
         clt_human_bytes((double)m->resident_bytes, stays), clt_human_bytes((double)w->device_bytes, device));
     printf(
         "  a step       moves %.2f GB to the device and %.2f GB back, of which its update %.2f and %.2f GB\n",
@@ -219,7 +222,7 @@ void step_offload_json(const step_offload_options *o, const step_offload *w, con
                  "\"step_written_bytes\": %llu, \"update_seconds\": %.6g, "
                  "\"update_gbps\": %.6g, \"alone_gbps\": %.6g, \"update_share\": %.4f, ",
                  o->where ? o->where : "none", (unsigned long long)w->pinned_bytes,
-                 (unsigned long long)m->file, (unsigned long long)m->resident_bytes,
+                 (unsigned long long)clt_plan_files_bytes(m), (unsigned long long)m->resident_bytes,
                  (unsigned long long)w->device_bytes, (unsigned long long)w->moved_in,
                  (unsigned long long)w->moved_out, (unsigned long long)w->step.read,
                  (unsigned long long)w->step.written, w->step.seconds,

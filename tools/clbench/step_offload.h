@@ -14,6 +14,7 @@ typedef struct {
     bool activations;   /* inputs of blocks in host memory, as cltrain.offload_activations */
     bool parameters;    /* weights in host memory, as cltrain.offload_parameters */
     bool gradients;     /* sums of gradients there, as cltrain.offload_gradients */
+    bool files;         /* these three in files instead; with where file */
     bool update;        /* the step of offloaded state on the host's cores, as cltrain.offload_update */
 } step_offload_options;
 

@@ -224,12 +224,21 @@ static void print_work(const clt_config *c, const clt_device_facts *f, const clt
            c->device_train_microbatch_size ? "" : " (auto)", clt_recompute_text(p));
 }
 
+/* Whether weights, or sums of gradients, are in host memory or in files. */
+static bool leaves_weights(const clt_plan_memory *m) {
+    return m->host_weights || m->file_weights;
+}
+static bool leaves_gradients(const clt_plan_memory *m) {
+    return m->host_gradients || m->file_gradients;
+}
+
 /* What a rank's gradients are. */
 static char *gradients_text(const clt_plan_memory *m) {
     if (m->gradient_slabs > 0)
         return clt_format("%d slab%s of the weights' size (fixed tree over lanes)", m->gradient_slabs,
                           m->gradient_slabs == 1 ? "" : "s");
-    if (m->host_gradients) return clt_format("buffers of %d blocks, places for sums", CLT_PLAN_GRADIENT_RING);
+    if (leaves_gradients(m))
+        return clt_format("buffers of %d blocks, places for sums", CLT_PLAN_GRADIENT_RING);
     return clt_format("%d sum%s of the rank's part, buffers of %d blocks", m->gradient_sums,
                       m->gradient_sums == 1 ? "" : "s", CLT_PLAN_GRADIENT_RING);
 }
@@ -237,33 +246,49 @@ static char *gradients_text(const clt_plan_memory *m) {
 static const char *weights_text(const clt_config *c, const clt_plan *p) {
     if (p->memory.resident && c->precision != CLT_F32)
         return "fp32: embeddings, norms and biases; what is not offloaded";
-    if (p->memory.host && c->precision != CLT_F32) return "fp32: embeddings, norms and biases";
+    if (c->shard.offload && c->precision != CLT_F32) return "fp32: embeddings, norms and biases";
     if (p->stage == 0 || (p->stage < 3 && c->precision == CLT_F32)) return "fp32";
     if (p->stage < 3) return "fp32: the rank's part; embeddings, norms and biases";
     if (c->precision != CLT_F32) return "fp32: the rank's part";
-    return p->memory.host_weights ? "fp32: the blocks in use" : "fp32: the rank's part; the blocks in use";
+    return leaves_weights(&p->memory) ? "fp32: the blocks in use"
+                                      : "fp32: the rank's part; the blocks in use";
 }
 
 static char *moments_text(const clt_config *c, const clt_plan *p) {
-    if (p->memory.host)
+    if (c->shard.offload)
         return clt_format("buffers that the offloaded state passes through%s",
                           p->memory.resident ? "; moments that are not offloaded" : "");
     return clt_format("exp_avg%s%s%s", clt_optimizer_of(c->optimizer.kind)->moments > 1 ? ", exp_avg_sq" : "",
                       p->stage > 0 ? " of the rank's part" : "",
-                      p->memory.host_weights && p->memory.host_gradients
+                      leaves_weights(&p->memory) && leaves_gradients(&p->memory)
                           ? "; buffers that weights and gradients pass through"
-                      : p->memory.host_weights   ? "; buffers that weights pass through"
-                      : p->memory.host_gradients ? "; buffers that gradients pass through"
-                                                 : "");
+                      : leaves_weights(&p->memory)   ? "; buffers that weights pass through"
+                      : leaves_gradients(&p->memory) ? "; buffers that gradients pass through"
+                                                     : "");
 }
 
 static void print_offload(const clt_config *c, const clt_plan_memory *m) {
     const char *what = c->precision == CLT_F32 ? "moments" : "moments, fp32 weights";
     char *note =
         clt_format("%s of the rank that needs most (cltrain.offload: %s)", what, m->file ? "file" : "host");
-    row("host memory", m->host, m->file ? "buffers that the state in files passes through" : note);
-    if (m->file) row("files", m->file, note);
+    row(m->file ? "files" : "host memory", m->file + m->host, note);
     clt_free(note);
+}
+
+/* What else is in host memory, and in files. */
+static void print_away(const clt_config *c, const clt_plan_memory *m) {
+    if (m->host_gradients)
+        row("host memory", m->host_gradients,
+            c->shard.gradients == CLT_OFFLOAD_FILE ? "sums of gradients, of chunks that two blocks share"
+                                                   : "sums of gradients (cltrain.offload_gradients: host)");
+    if (m->host_weights) row("host memory", m->host_weights, "weights (cltrain.offload_parameters: host)");
+    if (m->model.host)
+        row("host memory", m->model.host, "inputs of blocks (cltrain.offload_activations: host)");
+    if (m->slots + m->spool) row("host memory", m->slots + m->spool, "buffers between files and the device");
+    if (m->file_gradients)
+        row("files", m->file_gradients, "sums of gradients (cltrain.offload_gradients: file)");
+    if (m->file_weights) row("files", m->file_weights, "weights (cltrain.offload_parameters: file)");
+    if (m->model.file) row("files", m->model.file, "inputs of blocks (cltrain.offload_activations: file)");
 }
 
 static void print_memory(const clt_config *c, const clt_plan *p, uint64_t capacity) {
@@ -284,12 +309,8 @@ static void print_memory(const clt_config *c, const clt_plan *p, uint64_t capaci
     row("other", m->model.other, "lookups, tables, inputs");
     row("total", m->total, "");
     row("available", capacity, "nine tenths of the device, shared by its ranks");
-    if (m->host) print_offload(c, m);
-    if (m->host_gradients)
-        row("host memory", m->host_gradients, "sums of gradients (cltrain.offload_gradients: host)");
-    if (m->host_weights) row("host memory", m->host_weights, "weights (cltrain.offload_parameters: host)");
-    if (m->model.host)
-        row("host memory", m->model.host, "inputs of blocks (cltrain.offload_activations: host)");
+    if (m->host + m->file) print_offload(c, m);
+    print_away(c, m);
     clt_free(gradients);
     clt_free(moments);
 }
@@ -320,13 +341,15 @@ static void print_elastic(const clt_config *c) {
 
 /* What the disk makes of a step. The folder is not made for that. */
 static void print_disk(const clt_config *c, const clt_plan *p) {
-    const double bytes = 2.0 * (double)p->memory.file_step * p->ranks;
+    const clt_plan_traffic t = clt_plan_files(c, p);
+    const double bytes = (double)(t.in + t.out) * p->ranks;
     const char *folder = c->shard.offload_folder;
     clt_scratch_rates r;
-    char each[32], time[32];
-    if (!p->memory.file) return;
-    printf("disk         a step reads and writes %s per rank",
-           clt_human_bytes((double)p->memory.file_step, each));
+    char in[32], out[32], time[32];
+    if (!clt_plan_files_bytes(&p->memory)) return;
+    printf("disk         a step of %lld microbatch%s reads %s and writes %s per rank",
+           (long long)t.microbatches, t.microbatches == 1 ? "" : "es", clt_human_bytes((double)t.in, in),
+           clt_human_bytes((double)t.out, out));
     if (!clt_io_is_dir(folder))
         printf("; %s is missing: its speed was not measured\n", folder);
     else if (clt_scratch_measure(folder, 128 << 20, 1, &r) != CLT_OK)
@@ -385,14 +408,17 @@ static void print_json(const clt_config *c, const clt_plan *p, uint64_t capacity
     json_t *summary = clt_config_summary(c, p->ranks);
     char *text = json_dumps(summary, JSON_COMPACT);
     json_decref(summary);
-    const clt_plan_traffic link = clt_plan_link(c, p);
-    printf("{\"link_in\":%llu,\"link_out\":%llu,\"update_touched\":%llu,", (unsigned long long)link.in,
-           (unsigned long long)link.out, (unsigned long long)m->update_touched);
+    const clt_plan_traffic link = clt_plan_link(c, p), files = clt_plan_files(c, p);
+    printf("{\"link_in\":%llu,\"link_out\":%llu,\"update_touched\":%llu,\"file_read\":%llu,"
+           "\"file_written\":%llu,\"file\":%llu,\"host_buffers\":%llu,",
+           (unsigned long long)link.in, (unsigned long long)link.out, (unsigned long long)m->update_touched,
+           (unsigned long long)files.in, (unsigned long long)files.out,
+           (unsigned long long)clt_plan_files_bytes(m), (unsigned long long)(m->slots + m->spool));
     printf("\"stage\":%d,\"shard_ranks\":%d,\"replicas\":%d,\"host\":%llu,\"host_parameters\":%llu,"
-           "\"host_gradients\":%llu,\"host_activations\":%llu,\"file\":%llu,\"file_step\":%llu,",
+           "\"host_gradients\":%llu,\"host_activations\":%llu,",
            p->stage, p->shard_ranks, p->replicas, (unsigned long long)m->host,
            (unsigned long long)m->host_weights, (unsigned long long)m->host_gradients,
-           (unsigned long long)m->model.host, (unsigned long long)m->file, (unsigned long long)m->file_step);
+           (unsigned long long)m->model.host);
     print_stages_json(all);
     printf("\"parameters\":%llu,\"microbatch\":%lld,\"weights\":%llu,\"weights_16\":%llu,\"gradients\":%llu,"
            "\"optimizer\":%llu,\"activations\":%llu,\"logits\":%llu,\"workspace\":%llu,\"exchange\":%llu,"

@@ -1,7 +1,8 @@
-/* Inputs of blocks that wait for the backward pass in host memory (clt_model_shape.host_inputs).
+/* Inputs of blocks that wait for the backward pass in host memory or in a file (clt_model_shape.host_inputs).
  *
  * Few places on the device hold them in turn. A copy has the time of CLT_MPT_INPUT_PLACES - 1 blocks: in the
  * forward pass until its place takes another input, in the backward pass until its block runs. */
+#include "runtime/device/clt_spool.h"
 #include "runtime/model/mpt/clt_mpt_internal.h"
 
 static clt_device *device_of(const clt_mpt *m) {
@@ -19,6 +20,14 @@ static void release(clt_mark **mark) {
 
 /* --- memory --- */
 
+/* Where the input of a block waits. */
+static clt_status create_away(const clt_mpt *m, clt_buffer **out) {
+    static const char name[] = "input of a block";
+    return m->shape.file_inputs ? clt_buffer_create_in_file(device_of(m), clt_spool_file(m->shape.spool),
+                                                            bytes_of(m), name, out)
+                                : clt_buffer_create_pinned(device_of(m), bytes_of(m), name, out);
+}
+
 clt_status clt_mpt_inputs_take(clt_mpt *m) {
     enum { PLACES = CLT_MPT_INPUT_PLACES };
     const int layers = (int)m->cfg.n_layers;
@@ -32,12 +41,12 @@ clt_status clt_mpt_inputs_take(clt_mpt *m) {
         m->acts[i].x = *to;
     }
     if (!m->shape.host_inputs || layers <= PLACES) return CLT_OK;
-    m->memory.host = (uint64_t)(layers - PLACES) * bytes_of(m);
+    const uint64_t all = (uint64_t)(layers - PLACES) * bytes_of(m);
+    *(m->shape.file_inputs ? &m->memory.file : &m->memory.host) = all;
+    m->memory.input = bytes_of(m);
     if (!m->ops) return CLT_OK;
-    in->host = clt_calloc((size_t)(layers - PLACES), sizeof(clt_buffer *));
-    for (; in->count < layers - PLACES; in->count++)
-        CLT_TRY(
-            clt_buffer_create_pinned(device_of(m), bytes_of(m), "input of a block", &in->host[in->count]));
+    in->away = clt_calloc((size_t)(layers - PLACES), sizeof(clt_buffer *));
+    for (; in->count < layers - PLACES; in->count++) CLT_TRY(create_away(m, &in->away[in->count]));
     return CLT_OK;
 }
 
@@ -48,22 +57,27 @@ void clt_mpt_inputs_free(clt_mpt *m) {
         release(&in->there[i]);
     }
     release(&in->sent);
-    for (int i = 0; i < in->count; i++) clt_buffer_destroy(in->host[i]);
-    clt_free(in->host);
+    for (int i = 0; i < in->count; i++) clt_buffer_destroy(in->away[i]);
+    clt_free(in->away);
 }
 
 /* --- a pass --- */
 
 /* A rehearsal computes nothing that could be copied. */
 static bool moves(const clt_mpt *m) {
-    return m->inputs.host && m->in_training_pass && !clt_device_rehearses(device_of(m));
+    return m->inputs.away && m->in_training_pass && !clt_device_rehearses(device_of(m));
 }
 
-/* The input of `block` to host memory, or back, behind what the queue in use has. */
+/* The input of `block` to where it waits, or back, behind what the queue in use has. */
 static clt_status copy(clt_mpt *m, int block, bool back) {
     const clt_ref x = m->acts[block].x;
+    clt_buffer *away = m->inputs.away[block];
+    uint64_t offset;
     void *host;
-    CLT_TRY(clt_buffer_host(m->inputs.host[block], &host));
+    if (clt_buffer_file(away, &offset))
+        return back ? clt_spool_fetch(m->shape.spool, x.buf, 0, offset, bytes_of(m))
+                    : clt_spool_send(m->shape.spool, x.buf, 0, offset, bytes_of(m));
+    CLT_TRY(clt_buffer_host(away, &host));
     return back ? clt_buffer_fetch(x.buf, 0, host, bytes_of(m))
                 : clt_buffer_send(x.buf, 0, host, bytes_of(m));
 }

@@ -210,15 +210,16 @@ typedef struct {
 } clt_mpt_ends;
 extern const clt_mpt_ends clt_mpt_token_ends;
 
-/* With shape.host_inputs: the inputs of all blocks but the last CLT_MPT_INPUT_PLACES wait in host memory.
- * acts[i].x is place i % CLT_MPT_INPUT_PLACES: blocks take turns in the places (clt_mpt_inputs.c). */
+/* With shape.host_inputs: the inputs of all blocks but the last CLT_MPT_INPUT_PLACES wait in host memory or
+ * in a file. acts[i].x is place i % CLT_MPT_INPUT_PLACES: blocks take turns in the places (clt_mpt_inputs.c).
+ */
 enum { CLT_MPT_INPUT_PLACES = 3 };
 typedef struct {
-    clt_buffer **host; /* [count] pinned; NULL: the device keeps all */
+    clt_buffer **away; /* [count] pinned, or in a file; NULL: the device keeps all */
     int count;         /* blocks */
-    /* Behind the copy from a place to host memory, and behind the copy to it; NULL: it was waited for. */
+    /* Behind the copy from a place, and behind the copy to it; NULL: it was waited for. */
     clt_mark *left[CLT_MPT_INPUT_PLACES], *there[CLT_MPT_INPUT_PLACES];
-    clt_mark *sent; /* behind the last copy to host memory */
+    clt_mark *sent; /* behind the last copy from the device */
 } clt_mpt_inputs;
 
 struct clt_mpt {

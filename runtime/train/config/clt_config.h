@@ -113,11 +113,11 @@ typedef struct {        /* which ranks hold which part of the state: cltrain.zer
     int64_t replicas;   /* copies of the state; -1: the rest */
     bool limit_gathers; /* fsdp_config.limit_all_gathers */
     clt_offload offload;
-    const char *offload_folder; /* with CLT_OFFLOAD_FILE; NULL without */
-    double offload_ratio;       /* part of the state that is offloaded; NaN: the plan decides */
-    bool host_weights;          /* cltrain.offload_parameters: host; with zero_stage 3 */
-    bool host_gradients;        /* cltrain.offload_gradients: host; with zero_stage 2 or 3 */
-    bool host_update;           /* cltrain.offload_update: host; with CLT_OFFLOAD_HOST, without lamb */
+    clt_offload parameters; /* cltrain.offload_parameters; with zero_stage 3 */
+    clt_offload gradients;  /* cltrain.offload_gradients; with zero_stage 2 or 3 */
+    bool host_update;       /* cltrain.offload_update: host; with CLT_OFFLOAD_HOST, without lamb and files */
+    double offload_ratio;   /* part of the state that is offloaded; NaN: the plan decides */
+    const char *offload_folder; /* where CLT_OFFLOAD_FILE is; NULL: clt_config_has_files is false */
 } clt_shard_config;
 
 typedef struct { /* callbacks.early_stopper */
@@ -290,7 +290,7 @@ struct clt_config {
     int64_t attention_bits;  /* 16; with exact8 8, attention in 8-bit blocks, or 16 */
     bool reduce_bf16;        /* ranks exchange gradients in bf16: fsdp_config.mixed_precision */
     clt_recompute recompute; /* cltrain.recompute or fsdp_config.activation_checkpointing */
-    bool host_inputs;        /* cltrain.offload_activations, fsdp_config.activation_cpu_offload */
+    clt_offload inputs;      /* cltrain.offload_activations, fsdp_config.activation_cpu_offload */
     bool recompute_open;     /* it is only the default, and may follow the device's memory: clt_plan_fit */
     clt_shard_config shard;
 
@@ -350,6 +350,9 @@ clt_status clt_config_check_ranks(const clt_config *c, int64_t exact_lanes, int 
  * ranks; a single rank suits all sizes. */
 clt_status clt_config_shard_groups(const clt_config *c, int ranks, int *degree, int *replicas);
 
+/* Whether something is in files in shard.offload_folder. */
+bool clt_config_has_files(const clt_config *c);
+
 /* Prints one line for each reason why keys have no effect, the remarks, and the warnings. */
 void clt_config_notices(const clt_config *c);
 
@@ -371,7 +374,7 @@ void clt_config_lines(const clt_config *c, clt_str *out);
  * DeepSpeed's elasticity names them), "optimizer": {"name", "lr",
  * ...} (of the default group), "scheduler": {"name", ...}, "precision", "loss_scale": {"rule", ...} (null
  * unless amp_fp16), "clipping": {"type", "threshold"} (null: none), "zero_stage" (or "auto"), "offload",
- * "offload_folder" (null unless file), "offload_parameters", "offload_gradients", "offload_update",
+ * "offload_folder" (null without files), "offload_parameters", "offload_gradients", "offload_update",
  * "warnings": [lines that the run prints about its configuration]}. The caller frees it. */
 json_t *clt_config_summary(const clt_config *c, int ranks);
 

@@ -45,7 +45,6 @@ static const char *const nonfinite_names[] = {"stop", "skip", "rollback", NULL};
 static const char *const spike_names[] = {"off", "warn", "skip", "stop", NULL};
 static const char *const check_actions[] = {"stop", "warn", NULL};
 static const char *const offload_names[] = {"none", "host", "file", NULL}; /* clt_offload */
-static const char *const inputs_names[] = {"none", "host", NULL};          /* the same */
 static const char *const update_names[] = {"device", "host", NULL};        /* clt_update_place */
 
 static const clt_key guard_keys[] = {
@@ -147,10 +146,11 @@ static const clt_key own_keys[] = {
            "memory, and with exact8 and amp_fp8, which gain more, three quarters",
            .choices = recompute_names, .nullable = true),
     KEY("offload_activations", offload_activations, "null",
-        "where the inputs of blocks wait for the backward pass, with recompute: blocks, which host implies: "
-        "none: on the device; host: in the host's memory, but for the last three; copies pass beside the "
-        "computation, with the same bits; default: none, host with fsdp_config.activation_cpu_offload: true",
-        .choices = inputs_names, .nullable = true),
+        "where the inputs of blocks wait for the backward pass, with recompute: blocks, which host and file "
+        "imply: none: on the device; host: in the host's memory, but for the last three; file: in a file in "
+        "offload_folder; copies pass beside the computation, with the same bits; default: none, host with "
+        "fsdp_config.activation_cpu_offload: true",
+        .choices = offload_names, .nullable = true),
     KEY_OF(stage, "zero_stage", c.shard.zero_stage, "\"auto\"",
            "what each rank holds only its part of; 0: nothing; 1: moments, with 16-bit types the fp32 "
            "weights, too; 2: gradients, too; 3: the weights that the model reads, too; auto: as "
@@ -164,8 +164,9 @@ static const clt_key own_keys[] = {
         "fsdp_config.cpu_offload: true",
         .choices = offload_names, .nullable = true),
     KEY("offload_folder", c.shard.offload_folder, "null",
-        "folder of the files of offload: file, which is made if it is missing: on a fast local disk of each "
-        "host. The files have no names and vanish with the run; a folder serves one run at a time",
+        "folder of the files of offload: file, offload_parameters: file and so on, which is made if it is "
+        "missing: on a fast local disk of each host. The files have no names and vanish with the run; a "
+        "folder serves one run at a time",
         .nullable = true),
     KEY("offload_ratio", c.shard.offload_ratio, "null",
         "part of that state which is offloaded, 0 to 1; the rest stays on the device and does not pass over "
@@ -173,19 +174,20 @@ static const clt_key own_keys[] = {
         .nullable = true),
     KEY("offload_parameters", offload_parameters, "\"none\"",
         "where each rank keeps its part of the weights that the model reads, with zero_stage: 3; none: on "
-        "the device; host: in the host's memory, from which they come to the device block by block ahead of "
-        "their use, on one rank, too, with the same bits",
-        .choices = inputs_names),
+        "the device; host: in the host's memory, file: in a file in offload_folder, from where they come to "
+        "the device block by block ahead of their use, on one rank, too, with the same bits",
+        .choices = offload_names),
     KEY("offload_gradients", offload_gradients, "\"none\"",
         "where each rank keeps its part of the sums of gradients over microbatches, with zero_stage: 2 or 3; "
-        "none: on the device; host: in the host's memory, to which those of each block go as soon as the "
-        "backward pass has made them and the ranks have added them, in numerics exact with the same bits",
-        .choices = inputs_names),
+        "none: on the device; host: in the host's memory, file: in a file in offload_folder, to where those "
+        "of each block go as soon as the backward pass has made them and the ranks have added them, in "
+        "numerics exact with the same bits",
+        .choices = offload_names),
     KEY("offload_update", offload_update, "\"device\"",
         "what computes the optimizer's step of offloaded state; device: the device, through which the state "
         "passes; host: the host's cores, where the state is, with offload: host and an OpenCL driver for "
         "the CPU; then only gradients go over the link, unless they are there, and new weights come back. "
-        "Numerics exact: the same bits. Not for lamb",
+        "Numerics exact: the same bits. Not for lamb and what is in files",
         .choices = update_names),
     KEY("tune", tune, "\"cache\"",
         "kernel variants by shape; off: the tables' order; cache: what cltrain tune measured on this device; "

@@ -167,16 +167,18 @@ static void resolve_mixed_precision(clt_schema_reader *r, clt_config_builder *b)
         clt_notices_add(r->notices, key, "precision decides the types of parameters and activations");
 }
 
-/* What asks for recompute: blocks besides that key, or NULL. Sets c->host_inputs. */
+/* What asks for recompute: blocks besides that key, or NULL. Sets c->inputs. */
 static clt_status ask_for_blocks(clt_schema_reader *r, clt_config_builder *b, const char **key) {
     static const char own[] = "cltrain.offload_activations", fsdp[] = "fsdp_config.activation_cpu_offload";
     if (b->activation_cpu_offload && b->offload_activations == CLT_OFFLOAD_NONE)
         return clt_config_fail_both(r, own, fsdp, "true asks for offload_activations: host; set one of them");
-    b->c.host_inputs = b->activation_cpu_offload || b->offload_activations == CLT_OFFLOAD_HOST;
-    *key = b->activation_checkpointing                  ? "fsdp_config.activation_checkpointing"
-           : b->activation_cpu_offload                  ? fsdp
-           : b->offload_activations == CLT_OFFLOAD_HOST ? own
-                                                        : NULL;
+    b->c.inputs = b->offload_activations >= 0 ? (clt_offload)b->offload_activations
+                  : b->activation_cpu_offload ? CLT_OFFLOAD_HOST
+                                              : CLT_OFFLOAD_NONE;
+    *key = b->activation_checkpointing ? "fsdp_config.activation_checkpointing"
+           : b->activation_cpu_offload ? fsdp
+           : b->c.inputs               ? own
+                                       : NULL;
     return CLT_OK;
 }
 

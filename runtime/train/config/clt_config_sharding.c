@@ -47,6 +47,33 @@ static clt_status check_ratio(clt_schema_reader *r, const clt_shard_config *s) {
                : CLT_OK;
 }
 
+static const char *const place_names[] = {"none", "host", "file"}; /* of a clt_offload */
+
+/* The folder is for what is in files, which needs it. */
+static clt_status check_folder(clt_schema_reader *r, const clt_config_builder *b) {
+    static const char folder[] = "cltrain.offload_folder";
+    const clt_shard_config *s = &b->c.shard;
+    const char *key = s->offload == CLT_OFFLOAD_FILE               ? "cltrain.offload"
+                      : s->parameters == CLT_OFFLOAD_FILE          ? "cltrain.offload_parameters"
+                      : s->gradients == CLT_OFFLOAD_FILE           ? "cltrain.offload_gradients"
+                      : b->offload_activations == CLT_OFFLOAD_FILE ? "cltrain.offload_activations"
+                                                                   : NULL;
+    if (key && !s->offload_folder)
+        return clt_schema_fail(r, key, "is file, which needs a folder: set %s", folder);
+    if (key || !s->offload_folder) return CLT_OK;
+    return b->offload >= 0 ? clt_config_fail_both(r, "cltrain.offload", folder,
+                                                  "the folder is for what is in files; remove one of them")
+                           : clt_schema_fail(r, folder,
+                                             "is for what is in files, as with cltrain.offload: file, and "
+                                             "nothing is");
+}
+
+bool clt_config_has_files(const clt_config *c) {
+    const clt_shard_config *s = &c->shard;
+    return s->offload == CLT_OFFLOAD_FILE || s->parameters == CLT_OFFLOAD_FILE ||
+           s->gradients == CLT_OFFLOAD_FILE || c->inputs == CLT_OFFLOAD_FILE;
+}
+
 static clt_status resolve_offload(clt_schema_reader *r, clt_config_builder *b) {
     if (b->cpu_offload && b->offload == CLT_OFFLOAD_NONE)
         return clt_config_fail_both(r, "cltrain.offload", "fsdp_config.cpu_offload",
@@ -54,23 +81,18 @@ static clt_status resolve_offload(clt_schema_reader *r, clt_config_builder *b) {
     clt_shard_config *s = &b->c.shard;
     const bool given = b->offload >= 0;
     s->offload = given ? (clt_offload)b->offload : b->cpu_offload ? CLT_OFFLOAD_HOST : CLT_OFFLOAD_NONE;
-    if (s->offload == CLT_OFFLOAD_FILE && !s->offload_folder)
-        return clt_schema_fail(r, "cltrain.offload",
-                               "is file, which needs a folder: set cltrain.offload_folder");
-    if (s->offload != CLT_OFFLOAD_FILE && s->offload_folder && given)
-        return clt_config_fail_both(r, "cltrain.offload", "cltrain.offload_folder",
-                                    "the folder is for offload: file alone; remove one of them");
-    if (s->offload != CLT_OFFLOAD_FILE && s->offload_folder)
-        return clt_schema_fail(r, "cltrain.offload_folder", "is for cltrain.offload: file, which is not set");
-    s->host_weights = b->offload_parameters == CLT_OFFLOAD_HOST;
-    if (s->host_weights && s->zero_stage != CLT_MOST_STAGE)
+    s->parameters = (clt_offload)b->offload_parameters;
+    s->gradients = (clt_offload)b->offload_gradients;
+    CLT_TRY(check_folder(r, b));
+    if (s->parameters && s->zero_stage != CLT_MOST_STAGE)
         return clt_schema_fail(r, "cltrain.offload_parameters",
-                               "is host, which needs stage 3: set cltrain.zero_stage: 3 or "
-                               "fsdp_config.sharding_strategy: FULL_SHARD, or remove it");
-    s->host_gradients = b->offload_gradients == CLT_OFFLOAD_HOST;
-    if (s->host_gradients && s->zero_stage < 2)
+                               "is %s, which needs stage 3: set cltrain.zero_stage: 3 or "
+                               "fsdp_config.sharding_strategy: FULL_SHARD, or remove it",
+                               place_names[s->parameters]);
+    if (s->gradients && s->zero_stage < 2)
         return clt_schema_fail(r, "cltrain.offload_gradients",
-                               "is host, which needs stage 2 or 3: set cltrain.zero_stage, or remove it");
+                               "is %s, which needs stage 2 or 3: set cltrain.zero_stage, or remove it",
+                               place_names[s->gradients]);
     return check_ratio(r, s);
 }
 
@@ -82,6 +104,12 @@ clt_status clt_config_resolve_update(clt_schema_reader *r, clt_config_builder *b
         return clt_schema_fail(r, key,
                                "is host, which is for state in host memory: set cltrain.offload: "
                                "host, or remove it");
+    if (b->c.shard.parameters == CLT_OFFLOAD_FILE || b->c.shard.gradients == CLT_OFFLOAD_FILE)
+        return clt_config_fail_both(
+            r, key,
+            b->c.shard.parameters == CLT_OFFLOAD_FILE ? "cltrain.offload_parameters"
+                                                      : "cltrain.offload_gradients",
+            "the host computes steps of what is in memory; use host, or offload_update: device");
     if (b->c.optimizer.kind == CLT_OPTIMIZER_LAMB)
         return clt_config_fail_both(r, key, "optimizer.name",
                                     "the host does not compute lamb's steps; use offload_update: device");
@@ -123,6 +151,10 @@ static clt_status resolve_groups(clt_schema_reader *r, clt_config_builder *b) {
         if (s->degree > 1) return clt_config_fail_both(r, degree_key, key, "stage 0 shards nothing");
         s->degree = 1;
     }
+    if (s->parameters == CLT_OFFLOAD_FILE && s->replicas != 1)
+        return clt_config_fail_both(r, "cltrain.offload_parameters",
+                                    clt_config_given(&b->c, replicas_key) ? replicas_key : strategy_key,
+                                    "groups of ranks hand each other weights in memory; use host");
     if (s->degree == -1 && s->replicas == -1)
         return clt_config_fail_both(r, degree_key, replicas_key, "only one of them can be the rest");
     return CLT_OK;

@@ -114,10 +114,11 @@ static const char *const devices[] = {"none", "cpu", "nvme", NULL};
 
 static const clt_key offload_param_keys[] = {
     CLT_KEY_CHECKED(&clt_kind_choice, "device", "\"none\"",
-                    "stage 3: cpu: cltrain.offload_parameters host; nvme: the same, and one line says that "
-                    "these weights are not in files",
+                    "stage 3: cpu: cltrain.offload_parameters host; nvme: file, but host with "
+                    "zero_hpz_partition_size above 1, and one line says so",
                     .choices = devices, .nullable = true),
-    IGNORED(str, "nvme_path", "null", NULL, "the weights that the model reads are in the host's memory"),
+    KEY(str, "nvme_path", "null",
+        "with nvme: cltrain.offload_folder, unless offload_optimizer has a folder: then all files are there"),
     IGNORED(int, "buffer_count", "5", NULL, PLACEMENT),
     IGNORED(int, "buffer_size", "100000000", NULL, PLACEMENT),
     IGNORED(int, "max_in_cpu", "1000000000", NULL, PLACEMENT),
@@ -127,8 +128,8 @@ static const clt_schema offload_param_schema = CLT_SCHEMA(offload_param_keys);
 
 static const clt_key offload_optimizer_keys[] = {
     CLT_KEY_CHECKED(&clt_kind_choice, "device", "\"none\"",
-                    "cpu: cltrain.offload host; nvme: file, which needs nvme_path; both at stages 2 and 3: "
-                    "cltrain.offload_gradients host, too",
+                    "cpu: cltrain.offload host; nvme: file, which needs nvme_path; at stages 2 and 3 "
+                    "cltrain.offload_gradients is the same",
                     .choices = devices, .nullable = true),
     KEY(str, "nvme_path", "null", "with nvme: cltrain.offload_folder"),
     IGNORED(int, "buffer_count", "4", NULL, PLACEMENT),

@@ -154,22 +154,44 @@ static clt_status map_stage(clt_deepspeed *d, int stage) {
                                                  : clt_deepspeed_fill(d, zero_key, to, json_integer(0));
 }
 
+static const char optimizer_key[] = "zero_optimization.offload_optimizer.device",
+                  optimizer_path[] = "zero_optimization.offload_optimizer.nvme_path",
+                  group_key[] = "zero_optimization.zero_hpz_partition_size";
+
+static bool is_file(const char *device) {
+    return !strcmp(device, "nvme");
+}
+
 static bool is_offload(const char *device) {
-    return !strcmp(device, "cpu") || !strcmp(device, "nvme");
+    return !strcmp(device, "cpu") || is_file(device);
+}
+
+/* In the words of cltrain.offload. */
+static const char *place_of(const char *device) {
+    return is_file(device) ? "file" : is_offload(device) ? "host" : "none";
 }
 
 /* Sums of gradients, which DeepSpeed keeps beside offloaded state where it shards gradients. */
-static clt_status map_gradients(clt_deepspeed *d, int stage, const char *from) {
-    return stage < 2 ? CLT_OK : clt_deepspeed_put(d, from, "cltrain.offload_gradients", json_string("host"));
+static clt_status map_gradients(clt_deepspeed *d, int stage, const char *from, const char *device) {
+    return stage < 2 ? CLT_OK
+                     : clt_deepspeed_put(d, from, "cltrain.offload_gradients", json_string(place_of(device)));
 }
 
-/* Optimizer state in files. */
-static clt_status map_files(clt_deepspeed *d, const char *from) {
-    static const char path[] = "zero_optimization.offload_optimizer.nvme_path";
+/* The folder of what `from` has in files. */
+static clt_status map_folder(clt_deepspeed *d, const char *from, const char *path) {
     const char *folder = clt_deepspeed_text(d, path, NULL);
     if (!folder) return clt_schema_fail(&d->r, from, "is nvme, which needs a folder: set nvme_path");
-    CLT_TRY(clt_deepspeed_put(d, path, "cltrain.offload_folder", json_string(folder)));
-    return clt_deepspeed_put(d, from, "cltrain.offload", json_string("file"));
+    return clt_deepspeed_put(d, path, "cltrain.offload_folder", json_string(folder));
+}
+
+/* The folder of weights in files. There is one for all files, and state comes first. */
+static clt_status map_weights_folder(clt_deepspeed *d, const char *from) {
+    static const char path[] = "zero_optimization.offload_param.nvme_path";
+    const char *own = clt_deepspeed_text(d, path, ""), *other = clt_deepspeed_text(d, optimizer_path, "");
+    if (!is_file(clt_deepspeed_text(d, optimizer_key, "none"))) return map_folder(d, from, path);
+    if (strcmp(own, other))
+        clt_notices_add(d->r.notices, path, "all files are in the folder of offload_optimizer");
+    return CLT_OK;
 }
 
 /* Weights that the model reads. */
@@ -181,16 +203,18 @@ static clt_status map_parameters(clt_deepspeed *d, int stage) {
         clt_notices_add(d->r.notices, device, "DeepSpeed offloads weights at stage 3 alone, too");
         return CLT_OK;
     }
-    if (!strcmp(name, "nvme"))
+    if (is_file(name) && clt_deepspeed_number(d, group_key, 1) > 1) {
         clt_notices_add(d->r.notices, device,
-                        "the weights that the model reads are in the host's memory, not in files");
-    return clt_deepspeed_put(d, device, "cltrain.offload_parameters",
-                             json_string(is_offload(name) ? "host" : "none"));
+                        "groups of ranks (zero_hpz_partition_size) hand each other weights in memory: the "
+                        "weights that the model reads are in the host's memory, not in files");
+        name = "cpu";
+    }
+    if (is_file(name)) CLT_TRY(map_weights_folder(d, device));
+    return clt_deepspeed_put(d, device, "cltrain.offload_parameters", json_string(place_of(name)));
 }
 
 static clt_status map_offload(clt_deepspeed *d, int stage) {
-    static const char device[] = "zero_optimization.offload_optimizer.device",
-                      ratio[] = "zero_optimization.offload_optimizer.ratio",
+    static const char ratio[] = "zero_optimization.offload_optimizer.ratio",
                       old[] = "zero_optimization.cpu_offload", to[] = "cltrain.offload";
     const bool was = clt_deepspeed_true(d, old);
     if (was && clt_deepspeed_get(d, "zero_optimization.offload_optimizer"))
@@ -199,7 +223,8 @@ static clt_status map_offload(clt_deepspeed *d, int stage) {
     const double part = clt_deepspeed_number(d, ratio, 1.0);
     if (part < 1.0 && stage != 3)
         return clt_schema_fail(&d->r, ratio, "is below 1, which needs stage 3: set it to 1");
-    const char *from = was ? old : device, *name = was ? "cpu" : clt_deepspeed_text(d, device, NULL);
+    const char *from = was ? old : optimizer_key,
+               *name = was ? "cpu" : clt_deepspeed_text(d, optimizer_key, NULL);
     if (!name) return CLT_OK;
     if (is_offload(name) && stage == 0) {
         clt_notices_add(d->r.notices, from, "DeepSpeed offloads from stage 1 on, too");
@@ -207,16 +232,15 @@ static clt_status map_offload(clt_deepspeed *d, int stage) {
     }
     if (is_offload(name) && part < 1.0)
         CLT_TRY(clt_deepspeed_put(d, ratio, "cltrain.offload_ratio", json_real(part)));
-    if (is_offload(name)) CLT_TRY(map_gradients(d, stage, from));
-    if (!strcmp(name, "nvme")) return map_files(d, from);
-    return clt_deepspeed_put(d, from, to, json_string(is_offload(name) ? "host" : "none"));
+    if (is_offload(name)) CLT_TRY(map_gradients(d, stage, from, name));
+    if (is_file(name)) CLT_TRY(map_folder(d, from, optimizer_path));
+    return clt_deepspeed_put(d, from, to, json_string(place_of(name)));
 }
 
 static clt_status map_sharding(clt_deepspeed *d) {
-    static const char hpz[] = "zero_optimization.zero_hpz_partition_size",
-                      degree[] = "fsdp_config.data_parallel_shard_degree",
+    static const char degree[] = "fsdp_config.data_parallel_shard_degree",
                       replicas[] = "fsdp_config.data_parallel_replicate_degree";
-    const double stage = clt_deepspeed_number(d, zero_key, 0), group = clt_deepspeed_number(d, hpz, 1);
+    const double stage = clt_deepspeed_number(d, zero_key, 0), group = clt_deepspeed_number(d, group_key, 1);
     if (!(stage >= 0 && stage <= CLT_MOST_STAGE))
         return clt_schema_fail(&d->r, zero_key, "is %g: it must be 0, 1, 2 or 3", stage);
     CLT_TRY(map_stage(d, (int)stage));
@@ -224,11 +248,12 @@ static clt_status map_sharding(clt_deepspeed *d) {
     CLT_TRY(map_offload(d, (int)stage));
     if (group <= 1) return CLT_OK;
     if (stage < 3) {
-        clt_notices_add(d->r.notices, hpz, "it belongs to stage 3");
+        clt_notices_add(d->r.notices, group_key, "it belongs to stage 3");
         return CLT_OK;
     }
-    CLT_TRY(clt_deepspeed_put(d, hpz, degree, json_integer((json_int_t)group)));
-    return clt_config_given(d->c, replicas) ? CLT_OK : clt_deepspeed_put(d, hpz, replicas, json_integer(-1));
+    CLT_TRY(clt_deepspeed_put(d, group_key, degree, json_integer((json_int_t)group)));
+    return clt_config_given(d->c, replicas) ? CLT_OK
+                                            : clt_deepspeed_put(d, group_key, replicas, json_integer(-1));
 }
 
 /* --- metrics --- */

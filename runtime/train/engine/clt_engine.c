@@ -114,6 +114,7 @@ clt_status clt_engine_create(const clt_engine_params *p, clt_engine **out) {
     if (st == CLT_OK) st = create_results(e, most);
     if (st == CLT_OK) st = clt_buffer_create(dev, 4, "non-finite count", &e->nonfinite);
     if (st == CLT_OK) st = create_hashes(e);
+    shape.spool = e->spool;
     if (st == CLT_OK) st = clt_model_create(c->model, &shape, p->ops, e->weights, e->narrow, &e->model);
     if (st == CLT_OK) st = clt_engine_fp8_create(e);
     if (p->training) st = create_reduction(e, st);
@@ -253,6 +254,10 @@ clt_offload_traffic clt_engine_offload_traffic(const clt_engine *e) {
                               host = clt_engine_host_update_count(e->host_update);
     return (clt_offload_traffic){ring.read + host.read, ring.written + host.written,
                                  ring.seconds + host.seconds, ring.waited};
+}
+
+double clt_engine_file_wait(const clt_engine *e) {
+    return e->spool ? clt_spool_waited(e->spool) : 0;
 }
 
 void clt_engine_time_offload(clt_engine *e, bool timed) {

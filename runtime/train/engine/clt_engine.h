@@ -138,6 +138,8 @@ clt_status clt_engine_hash(clt_engine *e, uint64_t hash[CLT_ENGINE_PARTS]);
 /* What updates have moved from and to files or host memory so far on this rank; zeros without
  * cltrain.offload. */
 clt_offload_traffic clt_engine_offload_traffic(const clt_engine *e);
+/* Seconds that the host has waited in passes for weights, sums of gradients and inputs of blocks in files. */
+double clt_engine_file_wait(const clt_engine *e);
 /* clt_offload_time of later steps. */
 void clt_engine_time_offload(clt_engine *e, bool timed);
 

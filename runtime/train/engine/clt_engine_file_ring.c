@@ -5,7 +5,7 @@
 
 enum { SLOTS = CLT_PLAN_FILE_SLOTS };
 
-_Static_assert(CLT_CHUNK * sizeof(float) == CLT_SCRATCH_BLOCK, "a chunk of state is a block of the file");
+_Static_assert(CLT_CHUNK * sizeof(uint16_t) % CLT_SCRATCH_BLOCK == 0, "chunks of state are whole blocks");
 _Static_assert(CLT_PLAN_OFFLOAD_CHUNKS *CLT_CHUNK * sizeof(float) <= CLT_SCRATCH_MOST,
                "a stretch of a state is one transfer");
 
@@ -23,8 +23,9 @@ typedef struct {
     char *memory; /* aligned, in the buffer: `most` elements of each state, one behind the other */
     phase phase;
     clt_slab_range x;
-    unsigned changed;
-    clt_mark *left; /* behind the copies */
+    unsigned states;  /* mask of those that the file has of this stretch */
+    unsigned changed; /* mask */
+    clt_mark *left;   /* behind the copies */
     clt_scratch_op op[CLT_STATES];
 } slot;
 
@@ -66,7 +67,7 @@ clt_status clt_file_ring_create(clt_device *dev, clt_scratch *file, clt_slab *co
     for (int s = 0; s < CLT_STATES; s++) {
         r->slab[s] = slab[s];
         r->row[s] = bytes;
-        if (slab[s]) bytes += most * sizeof(float);
+        if (slab[s]) bytes += most * slab[s]->element_bytes;
     }
     for (int i = 0; i < SLOTS && bytes && st == CLT_OK; i++) st = create_slot(r, &r->slot[i], bytes);
     if (bytes && st == CLT_OK) st = clt_scratch_try(file, r->slot[0].memory);
@@ -76,10 +77,6 @@ clt_status clt_file_ring_create(clt_device *dev, clt_scratch *file, clt_slab *co
     }
     *out = r;
     return CLT_OK;
-}
-
-static bool is_in(const clt_file_ring *r, unsigned states, int s) {
-    return r->slab[s] && states >> s & 1;
 }
 
 void clt_file_ring_destroy(clt_file_ring *r) {
@@ -97,15 +94,24 @@ void clt_file_ring_destroy(clt_file_ring *r) {
 
 /* --- a slot --- */
 
+/* Of the states in the mask, those that the file has of the stretch. */
+static unsigned in_file(const clt_file_ring *r, unsigned states, clt_slab_range x) {
+    unsigned out = 0;
+    uint64_t offset;
+    for (int s = 0; s < CLT_STATES; s++)
+        if (r->slab[s] && states >> s & 1 && clt_slab_file_at(r->slab[s], x.first, NULL, &offset))
+            out |= 1u << s;
+    return out;
+}
+
 static clt_status begin_transfers(clt_file_ring *r, slot *p, unsigned states, bool write) {
     for (int s = 0; s < CLT_STATES; s++) {
-        if (!is_in(r, states, s)) continue;
-        const clt_ref at = clt_slab_at(r->slab[s], p->x.first, NULL);
-        uint64_t base;
-        clt_buffer_file(at.buf, &base);
+        uint64_t offset;
+        if (!(states >> s & 1)) continue;
+        clt_slab_file_at(r->slab[s], p->x.first, NULL, &offset);
         p->op[s] = (clt_scratch_op){.memory = p->memory + r->row[s],
-                                    .offset = base + at.off * sizeof(float),
-                                    .bytes = p->x.count * sizeof(float),
+                                    .offset = offset,
+                                    .bytes = p->x.count * r->slab[s]->element_bytes,
                                     .write = write};
         CLT_TRY(clt_scratch_begin(r->file, &p->op[s]));
     }
@@ -116,7 +122,7 @@ static clt_status transfers_done(clt_file_ring *r, slot *p, unsigned states, boo
     *done = true;
     for (int s = 0; s < CLT_STATES; s++) {
         bool one = true;
-        if (is_in(r, states, s)) CLT_TRY(clt_scratch_done(r->file, &p->op[s], &one));
+        if (states >> s & 1) CLT_TRY(clt_scratch_done(r->file, &p->op[s], &one));
         *done = *done && one;
     }
     return CLT_OK;
@@ -157,8 +163,9 @@ static slot *slot_of(clt_file_ring *r, uint64_t n) {
 static clt_status ask(clt_file_ring *r, clt_slab_range x) {
     slot *p = slot_of(r, r->asked++);
     p->x = x;
+    p->states = in_file(r, r->states, x);
     p->phase = READING;
-    return begin_transfers(r, p, r->states, false);
+    return begin_transfers(r, p, p->states, false);
 }
 
 static clt_status read_ahead(clt_file_ring *r) {
@@ -214,10 +221,15 @@ clt_status clt_file_ring_begin(clt_file_ring *r, unsigned states, clt_offload_ne
 static clt_status read_now(clt_file_ring *r, clt_slab_range x) {
     slot *p = slot_of(r, r->asked++);
     p->x = x;
+    p->states = in_file(r, r->states, x);
     p->phase = READING;
-    for (int s = 0; s < CLT_STATES; s++)
-        if (is_in(r, r->states, s))
-            CLT_TRY(clt_slab_read(r->slab[s], x.first, (float *)(void *)(p->memory + r->row[s]), x.count));
+    for (int s = 0; s < CLT_STATES; s++) {
+        uint64_t offset;
+        if (!(p->states >> s & 1)) continue;
+        clt_slab_file_at(r->slab[s], x.first, NULL, &offset);
+        CLT_TRY(
+            clt_scratch_read(r->file, offset, p->memory + r->row[s], x.count * r->slab[s]->element_bytes));
+    }
     return CLT_OK;
 }
 
@@ -244,7 +256,7 @@ clt_status clt_file_ring_bring(clt_file_ring *r, clt_slab_range x) {
                          (unsigned long long)x.first, (unsigned long long)x.count);
     const double since = clt_now();
     while (true) {
-        CLT_TRY(transfers_done(r, p, r->states, &done));
+        CLT_TRY(transfers_done(r, p, p->states, &done));
         CLT_TRY(poll(r));
         if (done) break;
         clt_scratch_pause(r->file, any_leaves(r) ? soon : later);
@@ -256,12 +268,12 @@ clt_status clt_file_ring_bring(clt_file_ring *r, clt_slab_range x) {
     return CLT_OK;
 }
 
-float *clt_file_ring_at(const clt_file_ring *r, clt_state state) {
-    return (float *)(void *)(r->now->memory + r->row[state]);
+char *clt_file_ring_at(const clt_file_ring *r, clt_state state) {
+    return r->now->states >> state & 1 ? r->now->memory + r->row[state] : NULL;
 }
 
 clt_status clt_file_ring_leave(clt_file_ring *r, unsigned changed) {
-    r->now->changed = changed;
+    r->now->changed = changed & r->now->states;
     CLT_TRY(clt_device_mark(r->dev, &r->now->left));
     r->now->phase = LEAVING;
     return poll(r);

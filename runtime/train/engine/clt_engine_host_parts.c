@@ -1,6 +1,6 @@
-/* Sums of gradients in the host's memory (cltrain.offload_gradients: host), on several ranks.
+/* Sums of gradients in the host's memory or a file (cltrain.offload_gradients), on several ranks.
  *
- * Each rank has the sums of what it owns. Between two rounds they wait in pinned memory, e->level. In a round
+ * Each rank has the sums of what it owns. Between two rounds they wait in e->level. In a round
  * the reduction of a unit (clt_reduce.h) reads and writes them in a place on the device: what the rank owns
  * of the unit comes there before the reduction begins, in the queue IN, where its additions follow, and
  * leaves when the place is needed for another unit, which is a few units later. So the additions, and their
@@ -123,7 +123,7 @@ static clt_status copy_unit(const clt_engine *e, int unit, int levels, bool to_h
         for (int l = 0; l < levels; l++) {
             const clt_slab *s = e->host_parts->level[l];
             const clt_slab_range x = {s->start[i], s->start[i + 1] - s->start[i]};
-            CLT_TRY(clt_engine_copy_sums(e, l, x, clt_slab_part(s, i), to_host));
+            CLT_TRY(clt_engine_copy_away(e, e->level[l], x, clt_slab_part(s, i), !to_host));
         }
     return CLT_OK;
 }

@@ -1,4 +1,4 @@
-/* Sums of gradients in the host's memory (cltrain.offload_gradients: host), on one rank.
+/* Sums of gradients in the host's memory or a file (cltrain.offload_gradients), on one rank.
  *
  * The gradients of a unit leave for the host as soon as a lane's pass has made them. Where a lane completes
  * subtrees of the tree over lanes (clt_lanes.h), their sums are added first, and what leaves is the sum: the
@@ -73,18 +73,6 @@ static void join(stack *t) {
 
 /* --- copies --- */
 
-clt_status clt_engine_copy_sums(const clt_engine *e, int level, clt_slab_range x, clt_ref at, bool to_host) {
-    for (uint64_t done = 0, n; done < x.count; done += n) {
-        char *elements;
-        CLT_TRY(clt_slab_host_at(e->level[level], x.first + done, &n, &elements));
-        n = CLT_MIN(n, x.count - done);
-        const size_t offset = (at.off + done) * sizeof(float), bytes = n * sizeof(float);
-        CLT_TRY(to_host ? clt_buffer_send(at.buf, offset, elements, bytes)
-                        : clt_buffer_fetch(at.buf, offset, elements, bytes));
-    }
-    return CLT_OK;
-}
-
 static clt_status set_mark(clt_engine *e, clt_mark **m) {
     clt_mark_release(*m);
     *m = NULL;
@@ -97,7 +85,7 @@ static clt_status bring(clt_engine *e, int level, clt_slab_range x, sum_place *t
     CLT_TRY(clt_device_use(dev, CLT_QUEUE_IN));
     CLT_TRY(clt_device_after(dev, to->used));
     CLT_TRY(clt_device_after(dev, e->host_sums->settled));
-    CLT_TRY(clt_engine_copy_sums(e, level, x, (clt_ref){to->buffer, 0}, false));
+    CLT_TRY(clt_engine_copy_away(e, e->level[level], x, (clt_ref){to->buffer, 0}, true));
     CLT_TRY(set_mark(e, &to->there));
     return clt_device_use(dev, CLT_QUEUE_COMPUTE);
 }
@@ -187,7 +175,7 @@ static clt_status leave(clt_engine *e, int level, clt_slab_range x, clt_ref from
     clt_engine_host_sums *h = e->host_sums;
     clt_device *dev = clt_ops_device(e->ops);
     CLT_TRY(clt_device_hand_over(dev, CLT_QUEUE_OUT));
-    CLT_TRY(clt_engine_copy_sums(e, level, x, from, true));
+    CLT_TRY(clt_engine_copy_away(e, e->level[level], x, from, false));
     CLT_TRY(set_mark(e, &h->left));
     if (h->lane.full) CLT_TRY(set_mark(e, &p->there));
     for (int i = 0; i < PLACES; i++)

@@ -3,6 +3,7 @@
 #define CLT_ENGINE_INTERNAL_H
 
 #include "runtime/device/clt_mark.h"
+#include "runtime/device/clt_spool.h"
 #include "runtime/train/engine/clt_engine.h"
 #include "runtime/train/engine/clt_engine_offload.h"
 
@@ -97,11 +98,12 @@ struct clt_engine {
     int n_wide;
     clt_slab *m, *v;
     clt_offload_ring *offload; /* of master, m, v and copy; NULL: they are on the device */
-    clt_scratch *file;         /* where they are with cltrain.offload: file, in training */
+    clt_scratch *file;         /* of what is in files, in training; NULL: nothing is */
+    clt_spool *spool; /* the way between it and the device of all but what `offload` brings; may be NULL */
     bool sharded_gradients, sharded_weights;
     bool offloads;                       /* cltrain.offload: host or file, in training */
-    bool host_weights;                   /* cltrain.offload_parameters: host; units.source is pinned */
-    bool host_gradients;                 /* cltrain.offload_gradients: host; level is pinned: */
+    bool host_weights;                   /* units.source is pinned or in the file: offload_parameters */
+    bool host_gradients;                 /* level is: cltrain.offload_gradients */
     clt_engine_host_sums *host_sums;     /* of one rank; */
     clt_engine_host_parts *host_parts;   /* of several */
     clt_engine_host_update *host_update; /* cltrain.offload_update: host. NULL: it is not */
@@ -280,10 +282,6 @@ void clt_engine_host_sums_destroy(clt_engine_host_sums *h);
 clt_status clt_engine_host_sums_open(clt_engine *e, int round, int rounds, bool empty);
 clt_status clt_engine_host_sums_keep(clt_engine *e, int unit);
 clt_status clt_engine_host_sums_close(clt_engine *e);
-/* Queues the copies of elements x between e->level[level], which is pinned, and `at` on the device, in the
- * queue in use. */
-clt_status clt_engine_copy_sums(const clt_engine *e, int level, clt_slab_range x, clt_ref at, bool to_host);
-
 /* --- clt_engine_host_parts.c --- */
 
 /* Needs the units and the shards; frees what it made if it fails. NULL may be destroyed. */
@@ -357,5 +355,10 @@ clt_lane_split clt_engine_even(const clt_engine *e);
 /* The slabs of weights, optimizer state and gradients, by stage. */
 clt_status clt_engine_slabs_create(clt_engine *e, bool training);
 void clt_engine_slabs_destroy(clt_engine *e);
+/* Copies elements x of a slab that is pinned, or in the file, to `at` on the device, or, with back false, the
+ * other way, in the queue in use. Those that the slab does not have are left out. With a file this waits as
+ * clt_spool_fetch and clt_spool_send do. */
+clt_status clt_engine_copy_away(const clt_engine *e, const clt_slab *away, clt_slab_range x, clt_ref at,
+                                bool back);
 
 #endif

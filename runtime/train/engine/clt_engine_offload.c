@@ -21,7 +21,7 @@ struct clt_offload_ring {
     place *now;           /* of the current stretch; NULL: it is on the device */
     unsigned at;          /* mask of the states that are in this place */
     clt_file_ring *files; /* of slabs in files; NULL: all are pinned */
-    unsigned in_files;    /* mask of these */
+    bool now_in_file;     /* the file has some of the current stretch */
     unsigned states;      /* of the pass */
     clt_offload_next next;
     void *ctx;
@@ -39,12 +39,13 @@ static bool is_in_file(const clt_slab *s) {
 
 static clt_status create_files(clt_offload_ring *o, clt_scratch *file) {
     clt_slab *slab[CLT_STATES] = {0};
+    bool any = false;
     for (int s = 0; s < CLT_STATES; s++) {
         if (!is_in_file(o->slab[s])) continue;
         slab[s] = o->slab[s];
-        o->in_files |= 1u << s;
+        any = true;
     }
-    return o->in_files ? clt_file_ring_create(o->dev, file, slab, o->most, &o->files) : CLT_OK;
+    return any ? clt_file_ring_create(o->dev, file, slab, o->most, &o->files) : CLT_OK;
 }
 
 clt_status clt_offload_create(clt_device *dev, clt_slab *const slab[CLT_STATES], uint64_t offloaded,
@@ -110,11 +111,19 @@ static unsigned passing(const clt_offload_ring *o, unsigned states, uint64_t fir
     return out;
 }
 
+static bool any_in_file(const clt_offload_ring *o, unsigned states, uint64_t first) {
+    bool any = false;
+    uint64_t offset;
+    for (int s = 0; s < CLT_STATES && o->files; s++)
+        any = any || (o->slab[s] && states >> s & 1 && clt_slab_file_at(o->slab[s], first, NULL, &offset));
+    return any;
+}
+
 /* The stretches that come from files. */
 static bool next_in_file(void *ring, clt_slab_range *x) {
     const clt_offload_ring *o = ring;
     while (o->next(o->ctx, x))
-        if (passing(o, o->states & o->in_files, x->first)) return true;
+        if (any_in_file(o, o->states, x->first)) return true;
     return false;
 }
 
@@ -136,9 +145,8 @@ clt_status clt_offload_begin(clt_offload_ring *o, unsigned states, clt_offload_n
 
 /* Where elements x of a state are in the host's memory. */
 static clt_status find_host(const clt_offload_ring *o, clt_state state, clt_slab_range x, char **elements) {
-    if (!(o->in_files >> state & 1)) return clt_slab_host_at(o->slab[state], x.first, NULL, elements);
-    *elements = (char *)clt_file_ring_at(o->files, state);
-    return CLT_OK;
+    *elements = o->now_in_file ? clt_file_ring_at(o->files, state) : NULL;
+    return *elements ? CLT_OK : clt_slab_host_at(o->slab[state], x.first, NULL, elements);
 }
 
 /* Queues the copy of elements x of a state from the host's memory, or back to it. */
@@ -162,7 +170,8 @@ clt_status clt_offload_bring(clt_offload_ring *o, unsigned states, clt_slab_rang
     o->at = passing(o, states, x.first);
     o->now = o->at ? &o->place[o->turn++ % PLACES] : NULL;
     if (!o->now || !moves(o)) return CLT_OK;
-    if (o->at & o->in_files) CLT_TRY(clt_file_ring_bring(o->files, x));
+    o->now_in_file = any_in_file(o, states, x.first);
+    if (o->now_in_file) CLT_TRY(clt_file_ring_bring(o->files, x));
     CLT_TRY(clt_device_use(o->dev, CLT_QUEUE_IN));
     CLT_TRY(claim(o, o->now));
     CLT_TRY(move_all(o, states, x, false));
@@ -182,7 +191,7 @@ clt_status clt_offload_leave(clt_offload_ring *o, unsigned changed, clt_slab_ran
         CLT_TRY(move_all(o, changed, x, true));
     }
     CLT_TRY(clt_device_mark(o->dev, &o->now->left));
-    if (o->at & o->in_files) CLT_TRY(clt_file_ring_leave(o->files, changed & o->in_files));
+    if (o->now_in_file) CLT_TRY(clt_file_ring_leave(o->files, changed));
     return clt_device_use(o->dev, CLT_QUEUE_COMPUTE);
 }
 

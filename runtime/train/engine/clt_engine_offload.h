@@ -1,9 +1,9 @@
-/* clt_engine_offload: what the optimizer reads and writes, in the host's memory or in files (cltrain.offload:
- * host, file; cltrain.offload_parameters: host; cltrain.offload_gradients: host).
+/* clt_engine_offload: what the optimizer reads and writes, in the host's memory or in files (cltrain.offload,
+ * cltrain.offload_parameters, cltrain.offload_gradients).
  *
  * The slabs of moments, and in 16-bit runs that of the fp32 weights, are pinned host memory, or a file, which
- * kernels cannot use; so may be the slabs of the weights that the model reads and of the total gradient, in
- * host memory. Their elements pass through a ring of places on the device, stretch by stretch: while kernels
+ * kernels cannot use; so may be the slabs of the weights that the model reads and of the total gradient.
+ * Their elements pass through a ring of places on the device, stretch by stretch: while kernels
  * work on one stretch, the next one comes in and the one before it leaves, each in a queue of its own.
  * Between a file and the device they pass through pinned memory, too (clt_engine_file_ring.h).
  *
@@ -39,7 +39,7 @@ enum { CLT_STATE_ALL = (1 << CLT_STATES) - 1 };
 typedef struct clt_offload_ring clt_offload_ring;
 
 /* slab[s]: the slab of state s, borrowed; NULL: this one is on the device, or not in this run. offloaded: the
- * most elements of one of them that are not on the device. file: where they are, borrowed, if they are not
+ * most elements of one of them that are not on the device. file: where those are, borrowed, that are not
  * pinned; NULL: all are pinned. Errors of clt_buffer_create and clt_buffer_create_pinned. */
 clt_status clt_offload_create(clt_device *dev, clt_slab *const slab[CLT_STATES], uint64_t offloaded,
                               clt_scratch *file, clt_offload_ring **out);

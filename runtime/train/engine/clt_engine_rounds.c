@@ -59,6 +59,7 @@ clt_status clt_engine_run_rounds(clt_engine *e, const clt_batch *b, int64_t step
     e->step.total = e->level[0];
     CLT_TRY(clt_engine_enter(e, CLT_PHASE_EXCHANGE));
     CLT_TRY(clt_engine_host_parts_close(e));
+    if (e->spool) CLT_TRY(clt_spool_flush(e->spool)); /* the update reads the file itself */
     return clt_exchange_join(e->reduce, e->step.reduced);
 }
 

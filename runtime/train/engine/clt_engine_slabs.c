@@ -12,10 +12,11 @@
  *
  * With cltrain.offload: host or file the moments, and in 16-bit runs the fp32 weights, are the same ranges in
  * the host's memory or in a file. 16-bit runs then have the fp32 tensors that the model reads at stage 0,
- * too. With cltrain.offload_parameters: host the kept ranges from which units are gathered are in the host's
- * memory, with cltrain.offload_gradients: host the sums of gradients. */
+ * too. With cltrain.offload_parameters the kept ranges from which units are gathered are there, with
+ * cltrain.offload_gradients the sums of gradients. */
 #include <string.h>
 
+#include "runtime/device/clt_spool.h"
 #include "runtime/train/engine/clt_engine_internal.h"
 
 static clt_status add_slabs(void *ctx, clt_ref dst, clt_ref src, uint64_t count) {
@@ -36,38 +37,48 @@ static clt_status kept_ranges(clt_engine *e, uint32_t bytes, const char *name, c
     return clt_slab_create_shard(device_of(e), &e->table, &w->keep, w->number, bytes, name, out);
 }
 
+/* Elements of ranges in the host's memory, or in the file. */
+static clt_status create_away(clt_engine *e, const clt_slab_range *range, int n, uint64_t resident,
+                              uint32_t bytes, bool in_file, const char *name, clt_slab **out) {
+    clt_device *dev = device_of(e);
+    return in_file ? clt_slab_create_in_file(dev, &e->table, range, n, resident, bytes, e->file, name, out)
+                   : clt_slab_create_pinned(dev, &e->table, range, n, resident, bytes, name, out);
+}
+
 /* What units are gathered from. */
 static clt_status kept_weights(clt_engine *e, uint32_t bytes, const char *name, clt_slab **out) {
     const clt_engine_shard_group *w = &e->weights_in;
     if (!e->host_weights) return kept_ranges(e, bytes, name, out);
     clt_slab_range *kept = clt_calloc((size_t)w->keep.buckets, sizeof *kept);
     for (int b = 0; b < w->keep.buckets; b++) kept[b] = clt_shards_range(&w->keep, b, w->number);
-    const clt_status st =
-        clt_slab_create_pinned(device_of(e), &e->table, kept, w->keep.buckets, 0, bytes, name, out);
+    const bool in_file = e->cfg->shard.parameters == CLT_OFFLOAD_FILE;
+    const clt_status st = create_away(e, kept, w->keep.buckets, 0, bytes, in_file, name, out);
     clt_free(kept);
     return st;
 }
 
-/* What this rank updates, in the host's memory or, with a file, there, but for its first `resident` elements.
- */
-static clt_status own_on_host(clt_engine *e, uint64_t resident, clt_scratch *file, const char *name,
-                              clt_slab **out) {
+/* Ranges of what this rank updates; *n of them. The caller frees them. */
+static clt_slab_range *find_own(const clt_engine *e, int *n) {
     clt_slab_range *own = clt_calloc((size_t)e->shards.buckets + 1, sizeof *own);
-    clt_device *dev = device_of(e);
+    for (*n = 0; clt_engine_own(e, *n, &own[*n]);) ++*n;
+    return own;
+}
+
+/* What this rank updates, but for its first `resident` elements, which are on the device. */
+static clt_status own_away(clt_engine *e, const char *name, clt_slab **out) {
+    int n;
+    clt_slab_range *own = find_own(e, &n);
     uint64_t owned = 0;
-    int n = 0;
-    for (; clt_engine_own(e, n, &own[n]); n++) owned += own[n].count;
-    resident = CLT_MIN(owned, resident);
-    const clt_status st =
-        file ? clt_slab_create_in_file(dev, &e->table, own, n, resident, file, name, out)
-             : clt_slab_create_pinned(dev, &e->table, own, n, resident, sizeof(float), name, out);
+    for (int i = 0; i < n; i++) owned += own[i].count;
+    const clt_status st = create_away(e, own, n, CLT_MIN(owned, e->plan->memory.resident), sizeof(float),
+                                      e->cfg->shard.offload == CLT_OFFLOAD_FILE, name, out);
     clt_free(own);
     return st;
 }
 
 /* Optimizer state. */
 static clt_status create_state(clt_engine *e, const char *name, clt_slab **out) {
-    if (e->offloads) return own_on_host(e, e->plan->memory.resident, e->file, name, out);
+    if (e->offloads) return own_away(e, name, out);
     return e->stage == 0 ? clt_slab_create(device_of(e), &e->table, 0, name, out)
                          : own_ranges(e, 4, name, out);
 }
@@ -88,9 +99,55 @@ static clt_status create_offload(clt_engine *e) {
     if (e->host_gradients) state[CLT_STATE_GRADIENT] = e->level[0];
     if (!e->host_weights && !e->host_gradients) owned -= CLT_MIN(owned, e->plan->memory.resident);
     CLT_TRY(clt_offload_create(device_of(e), state, owned, e->file, &e->offload));
-    if (e->file && clt_group_rank(e->group) == 0)
-        clt_info("optimizer state is in files in %s: %s", e->cfg->shard.offload_folder,
-                 clt_scratch_text(e->file));
+    return CLT_OK;
+}
+
+/* What is in files. The caller frees it. */
+static char *files_text(const clt_config *c) {
+    const struct {
+        bool is;
+        const char *what;
+    } all[] = {{c->shard.offload == CLT_OFFLOAD_FILE, "optimizer state"},
+               {c->shard.parameters == CLT_OFFLOAD_FILE, "weights"},
+               {c->shard.gradients == CLT_OFFLOAD_FILE, "sums of gradients"},
+               {c->inputs == CLT_OFFLOAD_FILE, "inputs of blocks"}};
+    clt_str s = {0};
+    for (size_t i = 0; i < CLT_COUNT_OF(all); i++)
+        if (all[i].is) clt_str_addf(&s, "%s%s", s.s ? ", " : "", all[i].what);
+    return s.s;
+}
+
+/* The way of everything else between the file and the device. */
+static clt_status create_spool(clt_engine *e) {
+    const uint64_t bytes = e->plan->memory.spool;
+    if (!e->file) return CLT_OK;
+    if (bytes) CLT_TRY(clt_spool_create(device_of(e), e->file, bytes, &e->spool));
+    char *what = files_text(e->cfg);
+    if (clt_group_rank(e->group) == 0)
+        clt_info("in files in %s: %s; %s", e->cfg->shard.offload_folder, what, clt_scratch_text(e->file));
+    clt_free(what);
+    return CLT_OK;
+}
+
+clt_status clt_engine_copy_away(const clt_engine *e, const clt_slab *away, clt_slab_range x, clt_ref at,
+                                bool back) {
+    const uint64_t bytes = away->element_bytes;
+    for (uint64_t done = 0, n; done < x.count; done += n) {
+        const size_t to = (at.off + done) * bytes;
+        uint64_t offset;
+        char *host;
+        const bool in_file = clt_slab_file_at(away, x.first + done, &n, &offset);
+        n = CLT_MIN(n, x.count - done);
+        if (in_file) {
+            CLT_TRY(back ? clt_spool_fetch(e->spool, at.buf, to, offset, n * bytes)
+                         : clt_spool_send(e->spool, at.buf, to, offset, n * bytes));
+            continue;
+        }
+        CLT_TRY(clt_slab_host_at(away, x.first + done, NULL, &host));
+        if (host)
+            CLT_TRY(back ? clt_buffer_fetch(at.buf, to, host, n * bytes)
+                         : clt_buffer_send(at.buf, to, host, n * bytes));
+    }
     return CLT_OK;
 }
 
@@ -151,15 +208,54 @@ static clt_status create_weights(clt_engine *e) {
 
 /* --- gradients --- */
 
+/* Units begin inside a chunk, and a file takes whole chunks: of a sum in a file, the chunks that two units
+ * share are in the host's memory. The ranges that this rank owns are divided into those and the rest. */
+static clt_status sum_in_file(clt_engine *e, clt_slab **out) {
+    int n, n_file = 0, n_host = 0;
+    clt_slab_range *own = find_own(e, &n);
+    const size_t most = (size_t)(n + e->units.n + 1);
+    clt_slab_range *file = clt_calloc(most, sizeof *file), *host = clt_calloc(most, sizeof *host);
+    for (int i = 0; i < n; i++) {
+        uint64_t at = own[i].first, end = at + own[i].count;
+        for (int u = 1; u < e->units.n; u++) {
+            const uint64_t chunk = e->units.start[u] / CLT_CHUNK * CLT_CHUNK;
+            if (chunk == e->units.start[u] || chunk < at || chunk >= end) continue;
+            if (chunk > at) file[n_file++] = (clt_slab_range){at, chunk - at};
+            host[n_host++] = (clt_slab_range){chunk, CLT_MIN(end - chunk, (uint64_t)CLT_CHUNK)};
+            at = chunk + host[n_host - 1].count;
+        }
+        if (end > at) file[n_file++] = (clt_slab_range){at, end - at};
+    }
+    clt_slab *in_file = NULL, *in_memory = NULL;
+    clt_status st = create_away(e, file, n_file, 0, sizeof(float), true, "gradients", &in_file);
+    if (st == CLT_OK) st = create_away(e, host, n_host, 0, sizeof(float), false, "gradients", &in_memory);
+    if (st == CLT_OK)
+        *out = clt_slab_join(in_file, in_memory);
+    else
+        clt_slab_destroy(in_file);
+    clt_free(own);
+    clt_free(file);
+    clt_free(host);
+    return st;
+}
+
+static clt_status create_sum(clt_engine *e, clt_slab **out) {
+    if (!e->host_gradients) return own_ranges(e, 4, "gradients", out);
+    if (e->cfg->shard.gradients == CLT_OFFLOAD_FILE) return sum_in_file(e, out);
+    int n;
+    clt_slab_range *own = find_own(e, &n);
+    const clt_status st = create_away(e, own, n, 0, sizeof(float), false, "gradients", out);
+    clt_free(own);
+    return st;
+}
+
 /* Those of units, and sums of the own ranges between rounds. */
 static clt_status create_sums(clt_engine *e) {
     e->n_grads = 1;
     e->grads = clt_calloc(1, sizeof *e->grads);
     e->grads[0] = e->units.gradients.slab;
-    e->host_gradients = e->plan->memory.host_gradients > 0;
-    for (int i = 0; i < e->plan->memory.gradient_sums; i++)
-        CLT_TRY(e->host_gradients ? own_on_host(e, 0, NULL, "gradients", &e->level[i])
-                                  : own_ranges(e, 4, "gradients", &e->level[i]));
+    e->host_gradients = e->cfg->shard.gradients != CLT_OFFLOAD_NONE;
+    for (int i = 0; i < e->plan->memory.gradient_sums; i++) CLT_TRY(create_sum(e, &e->level[i]));
     if (!e->host_gradients) return CLT_OK;
     return clt_group_size(e->group) == 1 ? clt_engine_host_sums_create(e, &e->host_sums)
                                          : clt_engine_host_parts_create(e, &e->host_parts);
@@ -207,7 +303,7 @@ clt_status clt_engine_slabs_create(clt_engine *e, bool training) {
     e->stage = training ? e->plan->stage : 0;
     e->sharded_gradients = e->stage >= 2 && !e->plan->whole_gradients;
     e->sharded_weights = e->stage >= 3;
-    e->host_weights = e->sharded_weights && e->cfg->shard.host_weights;
+    e->host_weights = e->sharded_weights && e->cfg->shard.parameters;
     e->offloads = training && e->cfg->shard.offload != CLT_OFFLOAD_NONE;
     e->split = clt_plan_split(e->plan);
     if (training) CLT_TRY(divide_lanes(e));
@@ -215,13 +311,14 @@ clt_status clt_engine_slabs_create(clt_engine *e, bool training) {
     if (training) CLT_TRY(clt_plan_shards(e->plan, &e->table, &e->shards));
     if (training) clt_engine_group_set(e);
     if (e->stage > 0 || (training && e->cfg->shard.host_update)) CLT_TRY(clt_engine_units_create(e));
-    if (training && e->cfg->shard.offload == CLT_OFFLOAD_FILE) CLT_TRY(open_file(e));
+    if (training && clt_config_has_files(e->cfg)) CLT_TRY(open_file(e));
     CLT_TRY(create_weights(e));
     if (!training) return CLT_OK;
     CLT_TRY(create_state(e, "exp_avg", &e->m));
     if (clt_engine_second_moment(e->cfg)) CLT_TRY(create_state(e, "exp_avg_sq", &e->v));
     CLT_TRY(e->sharded_gradients ? create_sums(e) : create_gradients(e));
-    return create_offload(e);
+    CLT_TRY(create_offload(e));
+    return create_spool(e);
 }
 
 void clt_engine_slabs_destroy(clt_engine *e) {
@@ -233,6 +330,7 @@ void clt_engine_slabs_destroy(clt_engine *e) {
     for (int i = 0; i < CLT_LANE_LEVELS; i++) clt_slab_destroy(e->level[i]);
     clt_slab *own[] = {e->master, e->copy, e->wide, e->m, e->v};
     for (size_t i = 0; i < CLT_COUNT_OF(own); i++) clt_slab_destroy(own[i]);
+    clt_spool_destroy(e->spool);
     clt_scratch_close(e->file);
     clt_engine_units_destroy(e);
     clt_shards_free(&e->shards);

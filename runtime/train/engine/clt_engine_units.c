@@ -115,24 +115,12 @@ static clt_unit_place *free_place(clt_engine_units *u, int unit) {
 
 /* --- weights --- */
 
-/* Queues copies of what this rank keeps of a unit from the host's memory to its place. */
-static clt_status copy_kept(clt_engine *e, const clt_unit_place *p, clt_slab_range x) {
-    const clt_slab *kept = e->units.source;
-    const uint64_t bytes = kept->element_bytes;
-    for (uint64_t done = 0, n; done < x.count; done += n) {
-        char *elements;
-        CLT_TRY(clt_slab_host_at(kept, x.first + done, &n, &elements));
-        n = CLT_MIN(n, x.count - done);
-        if (elements) CLT_TRY(clt_buffer_fetch(p->buffer, done * bytes, elements, n * bytes));
-    }
-    return CLT_OK;
-}
-
-/* The same in the queue of copies to the device, when nothing queued so far uses the place. */
+/* Copies what this rank keeps of a unit from the host's memory or the file to its place, in the queue of
+ * copies to the device, when nothing queued so far uses the place. */
 static clt_status bring_kept(clt_engine *e, clt_unit_place *p, clt_slab_range x) {
     clt_device *dev = clt_ops_device(e->ops);
     CLT_TRY(clt_device_hand_over(dev, CLT_QUEUE_IN));
-    CLT_TRY(copy_kept(e, p, x));
+    CLT_TRY(clt_engine_copy_away(e, e->units.source, x, (clt_ref){p->buffer, 0}, true));
     clt_mark_release(p->there);
     CLT_TRY(clt_device_mark(dev, &p->there));
     return clt_device_use(dev, CLT_QUEUE_COMPUTE);

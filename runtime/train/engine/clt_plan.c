@@ -5,13 +5,17 @@
 #include "runtime/base/clt_host.h"
 
 const char *clt_recompute_text(const clt_plan *p) {
-    static const char *const text[] = {"", ", norms recomputed", ", activations recomputed",
-                                       ", activations recomputed from inputs in host memory"};
-    return text[p->memory.model.host ? CLT_RECOMPUTE_BLOCKS + 1 : p->recompute];
+    static const char *const text[] = {"", ", norms recomputed", ", activations recomputed"};
+    if (p->memory.model.host) return ", activations recomputed from inputs in host memory";
+    return p->memory.model.file ? ", activations recomputed from inputs in a file" : text[p->recompute];
+}
+
+uint64_t clt_plan_files_bytes(const clt_plan_memory *m) {
+    return m->file + m->file_weights + m->file_gradients + m->model.file;
 }
 
 uint64_t clt_plan_pinned_bytes(const clt_plan_memory *m) {
-    return m->host + m->host_weights + m->host_gradients + m->model.host;
+    return m->host + m->host_weights + m->host_gradients + m->model.host + m->slots + m->spool;
 }
 
 /* Of a rank that has as many lanes as any. */
@@ -21,17 +25,27 @@ static int64_t most_microbatches(const clt_config *c, const clt_plan *p) {
     return CLT_MIN(lanes * CLT_CEIL_DIV(samples, p->microbatch), c->global_train_batch_size);
 }
 
-clt_plan_traffic clt_plan_link(const clt_config *c, const clt_plan *p) {
-    const clt_plan_memory *m = &p->memory;
-    /* One rank adds a lane to one sum; several bring all of them. */
-    const uint64_t sums = m->host_gradients && p->ranks == 1 ? m->host_gradients / (uint64_t)m->gradient_sums
-                                                             : m->host_gradients;
+/* Bytes in all: the forward and the backward pass read weights; the first sum comes from nowhere. One rank
+ * adds a lane to one sum; several bring all of them. */
+static clt_plan_traffic traffic_of(const clt_config *c, const clt_plan *p, uint64_t weights, uint64_t sums,
+                                   uint64_t inputs, clt_plan_update_bytes update) {
     clt_plan_traffic t = {.microbatches = most_microbatches(c, p)};
     const uint64_t n = (uint64_t)t.microbatches;
-    /* The forward and the backward pass read weights; the first sum comes from nowhere. */
-    t.in = n * (2 * m->host_weights + m->model.host) + (n - 1) * sums + m->update.in;
-    t.out = n * (m->model.host + sums) + m->update.out;
+    if (sums && p->ranks == 1) sums /= (uint64_t)p->memory.gradient_sums;
+    t.in = n * (2 * weights + inputs) + (n - 1) * sums + update.in;
+    t.out = n * (inputs + sums) + update.out;
     return t;
+}
+
+clt_plan_traffic clt_plan_link(const clt_config *c, const clt_plan *p) {
+    const clt_plan_memory *m = &p->memory;
+    return traffic_of(c, p, m->host_weights + m->file_weights, m->host_gradients + m->file_gradients,
+                      m->model.host + m->model.file, m->update);
+}
+
+clt_plan_traffic clt_plan_files(const clt_config *c, const clt_plan *p) {
+    const clt_plan_memory *m = &p->memory;
+    return traffic_of(c, p, m->file_weights, m->file_gradients, m->model.file, m->update_files);
 }
 
 /* --- lanes --- */
@@ -119,11 +133,13 @@ clt_plan_room clt_plan_room_of(const clt_device_facts *d, int ranks_on_device) {
 }
 
 clt_model_shape clt_plan_shape(const clt_config *c, const clt_plan *p, bool training) {
+    const bool away = c->inputs && p->recompute == CLT_RECOMPUTE_BLOCKS;
     return (clt_model_shape){.microbatch = p->microbatch,
                              .seq = c->max_seq_len,
                              .training = training,
                              .recompute = p->recompute,
-                             .host_inputs = c->host_inputs && p->recompute == CLT_RECOMPUTE_BLOCKS,
+                             .host_inputs = away,
+                             .file_inputs = away && c->inputs == CLT_OFFLOAD_FILE,
                              .numerics = c->numerics,
                              .logits_bytes = p->logits_bytes,
                              .type = c->precision,
@@ -136,7 +152,7 @@ clt_model_shape clt_plan_shape(const clt_config *c, const clt_plan *p, bool trai
 /* Whether weights, gradients and the inputs of blocks fit beside those of the host's other ranks. Offloaded
  * state takes what is left. */
 static bool host_has_room(const clt_plan *p, const clt_plan_room *r, const clt_plan_memory *m) {
-    const uint64_t need = m->host_weights + m->host_gradients + m->model.host;
+    const uint64_t need = m->host_weights + m->host_gradients + m->model.host + m->slots + m->spool;
     return !r->host || need <= r->host / (uint64_t)p->per_host;
 }
 
@@ -201,31 +217,38 @@ static void set_groups(clt_plan *p, int degree) {
     p->replicas = p->ranks / p->shard_ranks;
 }
 
-/* Advice to keep on the device only what kernels need at a time, with the state in host memory or, if that is
- * too small, in files; NULL: neither fits, or it is configured. */
+/* Advice to keep on the device only what kernels need at a time, with all of it in host memory or, if that is
+ * too small, the state or everything in files; NULL: none of these fits, or it is configured. */
 static char *all_offloaded(clt_config c, clt_plan p, const clt_plan_room *r) {
-    static const char *const text[] = {
-        [CLT_OFFLOAD_HOST] = "host", [CLT_OFFLOAD_FILE] = "file with cltrain.offload_folder"};
-    const bool has = c.shard.host_gradients && c.shard.host_weights;
-    const clt_offload given = c.shard.offload;
+    static const struct {
+        clt_offload state, rest;
+    } choices[] = {{CLT_OFFLOAD_HOST, CLT_OFFLOAD_HOST},
+                   {CLT_OFFLOAD_FILE, CLT_OFFLOAD_HOST},
+                   {CLT_OFFLOAD_FILE, CLT_OFFLOAD_FILE}};
+    static const char *const text[] = {[CLT_OFFLOAD_HOST] = "host", [CLT_OFFLOAD_FILE] = "file"};
+    const clt_offload state = c.shard.offload, rest = CLT_MIN(c.shard.gradients, c.shard.parameters);
     clt_plan_memory m;
     char b[32];
     if (r->type == CLT_DEVICE_CPU) return NULL;
-    c.shard.host_gradients = c.shard.host_weights = true;
     p.recompute = CLT_RECOMPUTE_BLOCKS;
     p.stage = CLT_MOST_STAGE;
     if (p.shard_ranks == 1) set_groups(&p, p.ranks);
     p.whole_gradients = false;
     p.host_room = r->host;
-    for (clt_offload where = CLT_OFFLOAD_HOST; where <= CLT_OFFLOAD_FILE; where++) {
-        if (where < given || (has && where == given)) continue;
-        c.shard.offload = where;
+    for (size_t i = 0; i < CLT_COUNT_OF(choices); i++) {
+        if (choices[i].state < state || choices[i].rest < rest) continue;
+        if (choices[i].state == state && choices[i].rest == rest) continue;
+        if (choices[i].rest == CLT_OFFLOAD_FILE && p.replicas > 1) continue;
+        c.shard.offload = choices[i].state;
+        c.shard.gradients = c.shard.parameters = choices[i].rest;
         const int64_t microbatch = largest_that_fits(&c, &p, r, p.microbatch);
         if (!microbatch || !fits(&c, &p, r, microbatch, &m) || m.gradient_slabs) continue;
-        return clt_format(
-            "cltrain.zero_stage: 3 with cltrain.offload: %s, cltrain.offload_parameters: host, "
-            "cltrain.offload_gradients: host, cltrain.recompute: blocks and microbatch %lld (%s)",
-            text[where], (long long)microbatch, clt_human_bytes((double)m.total, b));
+        return clt_format("cltrain.zero_stage: 3 with cltrain.offload: %s%s, cltrain.offload_parameters: %s, "
+                          "cltrain.offload_gradients: %s, cltrain.recompute: blocks and microbatch %lld (%s)",
+                          text[choices[i].state],
+                          choices[i].state == CLT_OFFLOAD_FILE ? " with cltrain.offload_folder" : "",
+                          text[choices[i].rest], text[choices[i].rest], (long long)microbatch,
+                          clt_human_bytes((double)m.total, b));
     }
     return NULL;
 }
@@ -245,23 +268,23 @@ char *clt_plan_advice(const clt_config *cfg, const clt_plan *plan, const clt_pla
             return clt_format("cltrain.recompute: %s with microbatch 1 (%s)", recompute[p.recompute],
                               clt_human_bytes((double)m.total, b));
     p.recompute = CLT_RECOMPUTE_BLOCKS;
-    c.host_inputs = true;
-    if (r->type != CLT_DEVICE_CPU && !cfg->host_inputs && fits(&c, &p, r, 1, &m))
+    c.inputs = CLT_OFFLOAD_HOST;
+    if (r->type != CLT_DEVICE_CPU && !cfg->inputs && fits(&c, &p, r, 1, &m))
         return clt_format("cltrain.offload_activations: host with microbatch 1 (%s)",
                           clt_human_bytes((double)m.total, b));
-    c.host_inputs = cfg->host_inputs;
+    c.inputs = cfg->inputs;
     c.shard.offload = CLT_OFFLOAD_HOST;
     p.host_room = r->host;
     if (r->type != CLT_DEVICE_CPU && fits(&c, &p, r, 1, &m))
         return clt_format("cltrain.offload: host with cltrain.recompute: blocks and microbatch 1 (%s)",
                           clt_human_bytes((double)m.total, b));
     c.shard.offload = cfg->shard.offload;
-    c.shard.host_weights = p.stage == CLT_MOST_STAGE;
+    if (p.stage == CLT_MOST_STAGE && !cfg->shard.parameters) c.shard.parameters = CLT_OFFLOAD_HOST;
     if (r->type != CLT_DEVICE_CPU && fits(&c, &p, r, 1, &m))
         return clt_format(
             "cltrain.offload_parameters: host with cltrain.recompute: blocks and microbatch 1 (%s)",
             clt_human_bytes((double)m.total, b));
-    c.shard.host_weights = cfg->shard.host_weights;
+    c.shard.parameters = cfg->shard.parameters;
     char *all = all_offloaded(c, p, r);
     if (all) return all;
     const bool tokens = clt_model_get_facts(c.model).vocab_size > 0;
@@ -348,11 +371,11 @@ static clt_status place(const clt_config *c, const clt_plan_room *r, clt_plan *p
 
 /* --- the stage --- */
 
-/* Weights in the host's memory come as at stage 3, and gradients leave as at stage 2, even where one rank
- * keeps all of them. */
+/* Offloaded weights come as at stage 3, and gradients leave as at stage 2, even where one rank keeps all of
+ * them. */
 static void set_stage(const clt_config *c, clt_plan *p, int stage, int degree) {
-    const bool brings = (c->shard.host_weights && stage == CLT_MOST_STAGE) ||
-                        (c->shard.host_gradients && p->ranks == 1 && stage >= 2);
+    const bool brings = (c->shard.parameters && stage == CLT_MOST_STAGE) ||
+                        (c->shard.gradients && p->ranks == 1 && stage >= 2);
     p->stage = degree > 1 || brings ? stage : 0;
     p->whole_gradients = p->raised = false;
     set_groups(p, degree);

@@ -20,14 +20,16 @@ typedef struct {
     clt_model_memory model;
     uint64_t total, largest;
     uint64_t host;           /* bytes of host memory (cltrain.offload), without those of the model */
-    uint64_t host_weights;   /* the same (cltrain.offload_parameters) */
-    uint64_t host_gradients; /* the same (cltrain.offload_gradients) */
+    uint64_t host_weights;   /* the same (cltrain.offload_parameters: host) */
+    uint64_t host_gradients; /* the same (cltrain.offload_gradients: host; file: what stays in memory) */
     uint64_t resident,
-        resident_bytes;           /* with offload: elements that stay on the device; of all their state */
-    uint64_t file, file_step;     /* bytes in files (cltrain.offload: file); each way in a step */
-    clt_plan_update_bytes update; /* over the link in a step's update */
-    uint64_t update_touched;      /* bytes of host memory that its cores read and write in one */
-    uint64_t elements;            /* of the slab */
+        resident_bytes;    /* with offload: elements that stay on the device; of all their state */
+    uint64_t slots, spool; /* the same, between files and the device: of updates, of passes */
+    uint64_t file, file_weights, file_gradients; /* bytes in files; those of inputs are in `model` */
+    clt_plan_update_bytes update;                /* over the link in a step's update */
+    clt_plan_update_bytes update_files;          /* from and to files in one */
+    uint64_t update_touched;           /* bytes of host memory that its cores read and write in one */
+    uint64_t elements;                 /* of the slab */
     int gradient_slabs, gradient_sums; /* as in clt_plan_sizes */
 } clt_plan_memory;
 
@@ -131,6 +133,8 @@ clt_status clt_plan_memory_of(const clt_config *cfg, const clt_plan *p, clt_devi
 /* Host memory of one rank: offloaded state, or what files pass through, weights, gradients and inputs of
  * blocks. */
 uint64_t clt_plan_pinned_bytes(const clt_plan_memory *m);
+/* Bytes of one rank in files of the same. */
+uint64_t clt_plan_files_bytes(const clt_plan_memory *m);
 
 /* What a step moves between host memory and the device of the rank with the most microbatches, in bytes,
  * without what ranks exchange: at most, because blocks that are still there are not brought again. */
@@ -139,6 +143,8 @@ typedef struct {
     uint64_t in, out; /* to the device, back */
 } clt_plan_traffic;
 clt_plan_traffic clt_plan_link(const clt_config *c, const clt_plan *p);
+/* The same between files and host memory: in is read, out is written. */
+clt_plan_traffic clt_plan_files(const clt_config *c, const clt_plan *p);
 
 /* For messages: "" or what is recomputed, as ", norms recomputed". */
 const char *clt_recompute_text(const clt_plan *p);

@@ -2,6 +2,7 @@
 
 #include <math.h>
 
+#include "runtime/device/clt_spool.h"
 #include "runtime/train/engine/clt_plan.h"
 
 enum { WIDE = 4, NARROW = 2 /* bytes */, GROUP = 64 /* elements with one byte */ };
@@ -71,9 +72,16 @@ uint64_t clt_plan_optimizer_bytes(const clt_plan_sizes *s) {
            s->total / GROUP * (s->ratios ? 3 : 1);
 }
 
-static uint64_t slots_bytes(const clt_plan_sizes *s) {
-    const uint64_t slot = stretch(s) * WIDE * offloaded(s) + CLT_SCRATCH_ALIGN;
-    return leaving(s) ? CLT_PLAN_FILE_SLOTS * slot + CLT_SCRATCH_MOST : 0;
+/* Bytes of state that an update reads, and writes. LAMB's second pass takes the weights again. */
+static uint64_t state_step_bytes(const clt_plan_sizes *s) {
+    return leaving(s) * WIDE * (offloaded(s) + (s->files && s->ratios && s->narrow ? 1 : 0));
+}
+
+uint64_t clt_plan_slots_bytes(const clt_plan_sizes *s) {
+    const uint64_t state = s->files && leaving(s) ? WIDE * offloaded(s) : 0,
+                   weights = s->file_weights ? read_bytes(s) : 0, sums = s->file_gradients ? WIDE : 0,
+                   slot = stretch(s) * (state + weights + sums) + CLT_SCRATCH_ALIGN;
+    return state + weights + sums > 0 ? CLT_PLAN_FILE_SLOTS * slot + CLT_SCRATCH_MOST : 0;
 }
 
 /* What an element of state that the host updates reads on the device, and what it writes there. */
@@ -91,7 +99,7 @@ static uint64_t update_places(const clt_plan_sizes *s) {
 }
 
 uint64_t clt_plan_host_bytes(const clt_plan_sizes *s) {
-    return s->files ? slots_bytes(s) : leaving(s) * WIDE * offloaded(s) + update_places(s);
+    return s->files ? 0 : leaving(s) * WIDE * offloaded(s) + update_places(s);
 }
 
 uint64_t clt_plan_host_update_bytes(const clt_plan_sizes *s) {
@@ -104,8 +112,7 @@ uint64_t clt_plan_host_update_bytes(const clt_plan_sizes *s) {
 clt_plan_update_bytes clt_plan_update_link(const clt_plan_sizes *s) {
     const uint64_t by_host = s->host_update ? leaving(s) : 0, by_device = s->owned - by_host,
                    weights = s->host_weights ? read_bytes(s) : 0, gradients = s->host_gradients ? WIDE : 0,
-                   state = s->host_update ? 0 : leaving(s) * WIDE * offloaded(s),
-                   passes = s->files ? clt_plan_file_step_bytes(s) : state;
+                   passes = s->host_update ? 0 : state_step_bytes(s);
     return (clt_plan_update_bytes){
         .in = passes + by_device * (weights + gradients) + by_host * update_writes(s),
         .out = passes + by_device * weights + by_host * update_reads(s),
@@ -113,11 +120,35 @@ clt_plan_update_bytes clt_plan_update_link(const clt_plan_sizes *s) {
 }
 
 uint64_t clt_plan_host_weights_bytes(const clt_plan_sizes *s) {
-    return s->host_weights ? s->kept * read_bytes(s) : 0;
+    return s->host_weights && !s->file_weights ? s->kept * read_bytes(s) : 0;
+}
+
+uint64_t clt_plan_file_weights_bytes(const clt_plan_sizes *s) {
+    return s->file_weights ? s->kept * read_bytes(s) : 0;
+}
+
+/* Elements of a sum that stay in memory although it is in a file. */
+static uint64_t edges(const clt_plan_sizes *s) {
+    return CLT_MIN(s->edges * CLT_CHUNK, s->owned);
 }
 
 uint64_t clt_plan_host_gradients_bytes(const clt_plan_sizes *s) {
-    return s->host_gradients ? s->owned * (uint64_t)s->gradient_sums * WIDE : 0;
+    const uint64_t elements = s->file_gradients ? edges(s) : s->owned;
+    return s->host_gradients ? elements * (uint64_t)s->gradient_sums * WIDE : 0;
+}
+
+uint64_t clt_plan_file_gradients_bytes(const clt_plan_sizes *s) {
+    return s->file_gradients ? (s->owned - edges(s)) * (uint64_t)s->gradient_sums * WIDE : 0;
+}
+
+/* What leaves the device has room until it is written, so that the host need not wait for it; of sums that is
+ * what one unit has. */
+uint64_t clt_plan_spool_bytes(const clt_plan_sizes *s) {
+    const uint64_t unit = s->part ? s->part * (uint64_t)s->gradient_sums : s->unit,
+                   sums = s->file_gradients ? unit * WIDE : 0;
+    if (!s->file_weights && !s->file_gradients && !s->file_input) return 0;
+    return clt_spool_pinned(CLT_PLAN_FILE_SLOTS * (uint64_t)CLT_SCRATCH_MOST + sums +
+                            CLT_PLAN_SPOOL_INPUTS * s->file_input);
 }
 
 uint64_t clt_plan_resident_bytes(const clt_plan_sizes *s) {
@@ -128,9 +159,10 @@ uint64_t clt_plan_file_bytes(const clt_plan_sizes *s) {
     return s->files ? leaving(s) * WIDE * offloaded(s) : 0;
 }
 
-/* LAMB's second pass takes the weights again. */
-uint64_t clt_plan_file_step_bytes(const clt_plan_sizes *s) {
-    return clt_plan_file_bytes(s) + (s->files && s->ratios && s->narrow ? leaving(s) * WIDE : 0);
+clt_plan_update_bytes clt_plan_update_files(const clt_plan_sizes *s) {
+    const uint64_t state = s->files ? state_step_bytes(s) : 0, weights = clt_plan_file_weights_bytes(s),
+                   total = s->file_gradients ? (s->owned - edges(s)) * WIDE : 0;
+    return (clt_plan_update_bytes){.in = state + weights + total, .out = state + weights};
 }
 
 /* --- units --- */
@@ -189,7 +221,11 @@ static void find_units(const clt_config *c, const clt_plan *p, const clt_slab_ta
     s->wide = wide_elements(c, &shape, t);
     s->ring = clt_plan_places(size, n, CLT_PLAN_GRADIENT_RING);
     s->gathered = clt_plan_places(size, n, ahead + CLT_PLAN_GATHER_USED);
-    for (int u = 0; u < n; u++) s->unit = CLT_MAX(s->unit, size[u]);
+    uint64_t at = 0;
+    for (int u = 0; u < n; at += size[u++]) {
+        s->unit = CLT_MAX(s->unit, size[u]);
+        s->edges += at % CLT_CHUNK != 0;
+    }
     clt_free(size);
 }
 
@@ -237,7 +273,7 @@ static clt_status find_shards(const clt_config *c, const clt_plan *p, const clt_
 }
 
 static bool keeps_whole_gradients(const clt_config *c, const clt_plan *p, int64_t microbatch) {
-    return p->stage < 2 || (p->ranks == 1 && !c->shard.host_gradients) || p->whole_gradients ||
+    return p->stage < 2 || (p->ranks == 1 && !c->shard.gradients) || p->whole_gradients ||
            clt_plan_lane_is_split(c, p, microbatch);
 }
 
@@ -266,7 +302,7 @@ static uint64_t resident_elements(const clt_config *c, const clt_plan *p, const 
     const uint64_t chunks = CLT_CEIL_DIV(s->owned, (uint64_t)CLT_CHUNK), bytes = WIDE * offloaded(s),
                    room = p->host_room / (uint64_t)p->per_host,
                    taken = s->inputs + clt_plan_host_weights_bytes(s) + clt_plan_host_gradients_bytes(s) +
-                           update_places(s);
+                           clt_plan_slots_bytes(s) + clt_plan_spool_bytes(s) + update_places(s);
     uint64_t takes = chunks;
     if (bytes == 0) return 0;
     if (!isnan(ratio))
@@ -277,7 +313,7 @@ static uint64_t resident_elements(const clt_config *c, const clt_plan *p, const 
 }
 
 static clt_status sizes_of(const clt_config *c, const clt_plan *p, const clt_slab_table *t,
-                           int64_t microbatch, uint64_t inputs, clt_plan_sizes *out) {
+                           int64_t microbatch, const clt_model_memory *model, clt_plan_sizes *out) {
     const bool whole = keeps_whole_gradients(c, p, microbatch);
     const clt_lane_split split = reduced_split(c, p, whole);
     clt_plan_sizes s = {.stage = p->stage,
@@ -287,10 +323,13 @@ static clt_status sizes_of(const clt_config *c, const clt_plan *p, const clt_sla
                         .offload = c->shard.offload != CLT_OFFLOAD_NONE,
                         .files = c->shard.offload == CLT_OFFLOAD_FILE,
                         .host_update = c->shard.host_update,
-                        .host_weights = c->shard.host_weights && p->stage >= 3,
-                        .host_gradients = c->shard.host_gradients && !whole,
+                        .host_weights = c->shard.parameters && p->stage >= 3,
+                        .host_gradients = c->shard.gradients && !whole,
                         .total = t->total,
-                        .inputs = inputs};
+                        .inputs = model->host,
+                        .file_input = model->file ? model->input : 0};
+    s.file_weights = s.host_weights && c->shard.parameters == CLT_OFFLOAD_FILE;
+    s.file_gradients = s.host_gradients && c->shard.gradients == CLT_OFFLOAD_FILE;
     find_units(c, p, t, &s);
     s.gradient_slabs = whole ? most_gradient_slabs(c, p) : 0;
     s.gradient_sums = whole ? 0 : clt_reduce_levels(&split);
@@ -312,7 +351,7 @@ static uint64_t largest_buffer(const clt_plan_sizes *s, const clt_slab_table *t,
 static clt_status memory_of(const clt_config *c, const clt_plan *p, const clt_slab_table *t,
                             clt_device_type type, int64_t microbatch, clt_plan_memory *m) {
     clt_plan_sizes s;
-    CLT_TRY(sizes_of(c, p, t, microbatch, m->model.host, &s));
+    CLT_TRY(sizes_of(c, p, t, microbatch, &m->model, &s));
     CLT_TRY(reduction_of(c, p, t, type, microbatch, &m->reduction));
     m->elements = t->total;
     m->gradient_slabs = s.gradient_slabs;
@@ -328,8 +367,12 @@ static clt_status memory_of(const clt_config *c, const clt_plan *p, const clt_sl
     m->update_touched = clt_plan_host_update_bytes(&s);
     m->resident = s.resident;
     m->resident_bytes = clt_plan_resident_bytes(&s);
+    m->slots = clt_plan_slots_bytes(&s);
+    m->spool = clt_plan_spool_bytes(&s);
     m->file = clt_plan_file_bytes(&s);
-    m->file_step = clt_plan_file_step_bytes(&s);
+    m->file_weights = clt_plan_file_weights_bytes(&s);
+    m->file_gradients = clt_plan_file_gradients_bytes(&s);
+    m->update_files = clt_plan_update_files(&s);
     m->total = m->weights + m->copy + m->gradients + m->optimizer + m->reduction + m->model.total;
     m->largest = largest_buffer(&s, t, m->model.largest);
     return CLT_OK;

@@ -17,17 +17,21 @@ typedef struct {
     bool ratios;          /* lamb: a number of each tensor, which blocks name by two more bytes */
     bool narrow, offload; /* narrow: a 16-bit run; offload: cltrain.offload: host or file */
     bool files;           /* cltrain.offload: file */
-    bool host_weights;    /* cltrain.offload_parameters: host, at stage 3 */
+    bool host_weights;    /* cltrain.offload_parameters: host or file, at stage 3 */
+    bool file_weights;    /* file */
     bool host_update;     /* cltrain.offload_update: host */
-    bool host_gradients;  /* cltrain.offload_gradients: host, where no whole gradients are kept */
+    bool host_gradients;  /* cltrain.offload_gradients: host or file, where no whole gradients are kept */
+    bool file_gradients;  /* file */
     uint64_t total;       /* the whole slab */
     uint64_t owned;       /* of the rank that owns most (clt_shards.h); `total` at stage 0 */
     uint64_t inputs;      /* bytes of host memory that the model takes */
+    uint64_t file_input;  /* bytes of a block's input that waits in a file; 0: none does */
     uint64_t resident;    /* with offload: of these, what stays on the device; whole chunks */
     uint64_t kept;        /* stage 3: weights of the rank that keeps most; more than owned, where groups of
                            * ranks are replicas */
     uint64_t wide;        /* tensors that the model reads in fp32 although the run is narrow */
     uint64_t unit;        /* the largest unit */
+    uint64_t edges;       /* chunks that two units share, whose sums stay in memory with file_gradients */
     uint64_t part;        /* the most that a rank of several owns of a unit; 0 on one rank */
     uint64_t ring;        /* places of units' gradients */
     uint64_t gathered;    /* places of units' weights, in the type that the model reads */
@@ -48,7 +52,8 @@ enum {
     CLT_PLAN_PART_PLACES = 4,     /* on the device, for sums of a rank's parts of units: one comes in, the
                                    * additions to others wait for ranks, one leaves */
     CLT_PLAN_SUM_PLACES = 2,      /* on the device, for sums of units from the host's memory */
-    CLT_PLAN_FILE_SLOTS = 6 /* of pinned memory between files and the device: two are read, two written */
+    CLT_PLAN_FILE_SLOTS = 6,  /* of pinned memory between files and the device: two are read, two written */
+    CLT_PLAN_SPOOL_INPUTS = 2 /* inputs of blocks that a spool has room for: one leaves, one is written */
 };
 
 /* Elements of each state in a place, if `owned` elements of it are offloaded. */
@@ -64,12 +69,19 @@ uint64_t clt_plan_gradients_bytes(const clt_plan_sizes *s); /* sums and what a p
 /* Moments, or with offload those that stay; what passes through from and to the host's memory; the groups of
  * tensors. */
 uint64_t clt_plan_optimizer_bytes(const clt_plan_sizes *s);
-/* Host bytes of one rank with offload, else 0: the state, or with files what it passes through. */
+/* Host bytes of one rank of offloaded state; 0: there is none, or it is in files. */
 uint64_t clt_plan_host_bytes(const clt_plan_sizes *s);
-/* Host bytes of one rank with host_weights, with host_gradients, else 0. */
+/* Host bytes that updates' state, weights and gradients pass through between files and the device
+ * (clt_engine_file_ring.h); 0: none of them is in files. */
+uint64_t clt_plan_slots_bytes(const clt_plan_sizes *s);
+/* Host bytes of one rank with host_weights, with host_gradients, else 0; bytes in files of the same. */
 uint64_t clt_plan_host_weights_bytes(const clt_plan_sizes *s);
 uint64_t clt_plan_host_gradients_bytes(const clt_plan_sizes *s);
-/* Bytes that an update moves to the device, and back. */
+uint64_t clt_plan_file_weights_bytes(const clt_plan_sizes *s);
+uint64_t clt_plan_file_gradients_bytes(const clt_plan_sizes *s);
+/* The same of passes' weights, gradients and inputs of blocks (clt_spool.h). */
+uint64_t clt_plan_spool_bytes(const clt_plan_sizes *s);
+/* Bytes that an update moves to the device, or out of files, and back. */
 typedef struct {
     uint64_t in, out;
 } clt_plan_update_bytes;
@@ -78,9 +90,10 @@ clt_plan_update_bytes clt_plan_update_link(const clt_plan_sizes *s);
 uint64_t clt_plan_host_update_bytes(const clt_plan_sizes *s);
 /* Device bytes of offloaded kinds of state, of what stays. They are in the terms above. */
 uint64_t clt_plan_resident_bytes(const clt_plan_sizes *s);
-/* Bytes in files of one rank; those that a step reads, which it also writes. 0 without. */
+/* Bytes of state in files of one rank, 0 without; bytes that an update reads from files and writes there, of
+ * state, weights and gradients. */
 uint64_t clt_plan_file_bytes(const clt_plan_sizes *s);
-uint64_t clt_plan_file_step_bytes(const clt_plan_sizes *s);
+clt_plan_update_bytes clt_plan_update_files(const clt_plan_sizes *s);
 
 /* --- the sizes --- */
 

@@ -31,7 +31,7 @@ static char *whole_gradients_note(const clt_config *c, const clt_plan *p) {
                           p->ranks > 1 ? "every rank keeps whole gradients, as at stage 1"
                                        : "sums of gradients stay on the device",
                           (long long)largest_lane(c, p), (long long)p->microbatch,
-                          p->ranks > 1 ? "to shard them" : "to have them in the host's memory", how);
+                          p->ranks > 1 ? "to shard them" : "to offload them", how);
         clt_free(how);
     } else {
         note = clt_strdup("every rank keeps whole gradients, as at stage 1, because another rank's lanes are "
@@ -88,7 +88,7 @@ void clt_plan_notes(const clt_config *c, const clt_plan *p, clt_strv *lines) {
         clt_strv_add(lines,
                      "cltrain.offload_parameters: host saves nothing on a CPU device, whose memory is the "
                      "host's");
-    if (p->memory.host_gradients && p->type == CLT_DEVICE_CPU)
+    if (c->shard.gradients == CLT_OFFLOAD_HOST && p->memory.host_gradients && p->type == CLT_DEVICE_CPU)
         clt_strv_add(lines,
                      "cltrain.offload_gradients: host saves nothing on a CPU device, whose memory is the "
                      "host's");
@@ -97,7 +97,7 @@ void clt_plan_notes(const clt_config *c, const clt_plan *p, clt_strv *lines) {
                      "cltrain.offload_activations: host saves nothing on a CPU device, whose memory is "
                      "the host's");
     if (p->memory.resident && isnan(c->shard.offload_ratio)) clt_strv_add_owned(lines, resident_note(p));
-    if (p->whole_gradients && (p->ranks > 1 || c->shard.host_gradients))
+    if (p->whole_gradients && (p->ranks > 1 || c->shard.gradients))
         clt_strv_add_owned(lines, whole_gradients_note(c, p));
 }
 

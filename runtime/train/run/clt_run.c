@@ -123,13 +123,16 @@ static void say_stalls(const clt_run *r) {
 static void say_traffic(const clt_run *r) {
     const clt_offload_traffic t =
         r->engine ? clt_engine_offload_traffic(r->engine) : (clt_offload_traffic){0};
-    char read[32], written[32], waited[32];
+    const double passes = r->engine ? clt_engine_file_wait(r->engine) : 0;
+    char read[32], written[32], waited[32], more[64] = "", passes_waited[32];
     if (!(t.seconds > 0)) return;
-    clt_info(
-        "offload: rank %d read %s and wrote %s in %.3g s of updates: %.3g GB/s; it waited %s for the files",
-        clt_group_rank(r->group), clt_human_bytes((double)t.read, read),
-        clt_human_bytes((double)t.written, written), t.seconds,
-        (double)(t.read + t.written) / t.seconds * 1e-9, clt_human_seconds(t.waited, waited));
+    if (passes > 0)
+        snprintf(more, sizeof more, ", passes waited %s", clt_human_seconds(passes, passes_waited));
+    clt_info("offload: rank %d read %s and wrote %s in %.3g s of updates: %.3g GB/s; it waited %s for the "
+             "files%s",
+             clt_group_rank(r->group), clt_human_bytes((double)t.read, read),
+             clt_human_bytes((double)t.written, written), t.seconds,
+             (double)(t.read + t.written) / t.seconds * 1e-9, clt_human_seconds(t.waited, waited), more);
 }
 
 /* How long the mirror may take at the end: as long as an operation on an object store, and no longer than the

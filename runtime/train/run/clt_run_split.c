@@ -50,11 +50,11 @@ static void entry_name(const clt_run *r, char name[64]) {
     const clt_config *c = r->cfg;
     json_t *model = clt_model_config_to_json(c->model);
     char *text = json_dumps(model, JSON_SORT_KEYS | JSON_COMPACT), hex[33];
-    char *all =
-        clt_format("%s|%s|%s|%lld|%d|%d|%d|%d|%d|%lld|%d|%d", clt_device_id(r->dev), text, clt_version(),
-                   (long long)c->max_seq_len, (int)c->precision, (int)c->eight_bits + 2 * (int)c->fp8,
-                   (int)c->attention_bits, (int)c->numerics, (int)r->plan.recompute + 3 * (int)c->host_inputs,
-                   (long long)r->plan.microbatch, mark_of(r).sharing, (int)mark_of(r).units);
+    char *all = clt_format("%s|%s|%s|%lld|%d|%d|%d|%d|%d|%lld|%d|%d", clt_device_id(r->dev), text,
+                           clt_version(), (long long)c->max_seq_len, (int)c->precision,
+                           (int)c->eight_bits + 2 * (int)c->fp8, (int)c->attention_bits, (int)c->numerics,
+                           (int)r->plan.recompute + 3 * (int)(c->inputs != CLT_OFFLOAD_NONE),
+                           (long long)r->plan.microbatch, mark_of(r).sharing, (int)mark_of(r).units);
     clt_hash_hex(clt_hash(all, strlen(all)), hex);
     snprintf(name, 64, "speed-%s", hex);
     clt_free(all);

@@ -154,9 +154,9 @@ static clt_status check_host_memory(const clt_run *r) {
     char need_text[32], each_text[32], have_text[32], ranks[32] = "", keys[160];
     if (!each || need <= have) return CLT_OK;
     if (local > 1) snprintf(ranks, sizeof ranks, " of each of %d ranks", local);
-    snprintf(keys, sizeof keys, "%s%s%s%s", m->host ? ", cltrain.offload" : "",
+    snprintf(keys, sizeof keys, "%s%s%s%s", m->host + m->file ? ", cltrain.offload" : "",
              m->host_weights ? ", cltrain.offload_parameters" : "",
-             m->host_gradients ? ", cltrain.offload_gradients" : "",
+             m->host_gradients || m->file_gradients ? ", cltrain.offload_gradients" : "",
              m->model.host ? ", cltrain.offload_activations" : "");
     return clt_error(
         CLT_NO_MEMORY,
@@ -199,8 +199,9 @@ static char *host_memory_text(const clt_plan_memory *m) {
     char bytes[32], file[32];
     if (!clt_plan_pinned_bytes(m)) return clt_strdup("");
     clt_human_bytes((double)clt_plan_pinned_bytes(m), bytes);
-    if (!m->file) return clt_format(", %s of host memory", bytes);
-    return clt_format(", %s of host memory, %s in files", bytes, clt_human_bytes((double)m->file, file));
+    if (!clt_plan_files_bytes(m)) return clt_format(", %s of host memory", bytes);
+    return clt_format(", %s of host memory, %s in files", bytes,
+                      clt_human_bytes((double)clt_plan_files_bytes(m), file));
 }
 
 static clt_status open_engine(clt_run *r) {
