@@ -102,6 +102,8 @@ for precision in fp32 amp_bf16; do
     # Sums of gradients, alone and with everything else.
     gradients=("precision=$precision" cltrain.zero_stage=2 cltrain.offload_gradients=host)
     on_one_rank "$precision, gradients" cltrain.offload_gradients "${gradients[@]}"
+    compare "$precision: one rank, gradients, stage 3 with weights on the device" 1 "${gradients[@]}" \
+        cltrain.zero_stage=3
     gradients=("${weights[@]}" cltrain.offload_gradients=host)
     CLTRAIN_QUEUES=3 memory "$precision, weights, gradients and a part of the state" 1 "${gradients[@]}" \
         cltrain.offload=host cltrain.offload_ratio=0.6

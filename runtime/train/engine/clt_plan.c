@@ -372,11 +372,11 @@ static clt_status place(const clt_config *c, const clt_plan_room *r, clt_plan *p
 /* --- the stage --- */
 
 /* Offloaded weights come as at stage 3, and gradients leave as at stage 2, even where one rank keeps all of
- * them. */
+ * them. It has nobody to gather weights from that are on its device. */
 static void set_stage(const clt_config *c, clt_plan *p, int stage, int degree) {
-    const bool brings = (c->shard.parameters && stage == CLT_MOST_STAGE) ||
-                        (c->shard.gradients && p->ranks == 1 && stage >= 2);
-    p->stage = degree > 1 || brings ? stage : 0;
+    const bool brings = c->shard.parameters && stage == CLT_MOST_STAGE,
+               sends = c->shard.gradients && p->ranks == 1 && stage >= 2;
+    p->stage = degree > 1 || brings ? stage : sends ? 2 : 0;
     p->whole_gradients = p->raised = false;
     set_groups(p, degree);
 }
