@@ -1,5 +1,5 @@
 #!/bin/bash
-# Random configurations of sharding and offload in exact numerics: ranks, stage, where state, weights, sums of gradients
+# Random configurations of sharding and offload in exact numerics: ranks, stage, groups of ranks, where state, weights, sums of gradients
 # and inputs of blocks are, how much of the state, what computes the update, queues, steps queued ahead, a stop between
 # two of them. Weights and optimizer state have the hash of a run on one rank without any of this. RUNS (default 150)
 # and SEED (default: of the clock, printed) choose them; a failure prints its keys. DEVICE (default pocl) and RANKS
@@ -35,6 +35,9 @@ draw() {
     keys=("cltrain.zero_stage=$stage" "cltrain.offload=$(pick none host file)" "cltrain.offload_activations=$(pick none host file)")
     [ "$stage" -lt 2 ] || keys+=("cltrain.offload_gradients=$(pick none host file)")
     [ "$stage" -lt 3 ] || keys+=("cltrain.offload_parameters=$(pick none host file)")
+    # Groups of ranks that are replicas of each other.
+    [[ $stage-$((ranks % 2))-$(pick 0 1) != 3-0-1 || ${keys[*]} == *parameters=file* ]] ||
+        keys+=(fsdp_config.sharding_strategy=HYBRID_SHARD "fsdp_config.data_parallel_shard_degree=$(pick 1 2)")
     [[ ${keys[*]} == *offload=none* ]] || keys+=("cltrain.offload_ratio=$(pick null 0 0.4 1)")
     [[ ${keys[*]} != *=file* ]] || keys+=("cltrain.offload_folder=$folder")
     update=$(pick device host)
