@@ -71,9 +71,10 @@ void clt_launch_report(int code) {
 
 void clt_launch_begin(void) {
     clt_launch_info l = clt_launch_detect();
-    if (l.size <= 1) return;
-    clt_log_set_rank(l.rank, l.size);
-    clt_log_hold(true);
+    if (l.size > 1) {
+        clt_log_set_rank(l.rank, l.size);
+        clt_log_hold(true);
+    }
     clt_bind_rank(l.local_rank, l.local_size);
 }
 

@@ -11,8 +11,8 @@
 #include "runtime/base/clt_base.h"
 
 /* At the start of the program: if the launcher started several ranks, sets the rank of messages
- * (clt_log_set_rank), holds messages (clt_log_hold) and binds the process (clt_bind_rank). It must
- * not have threads yet. */
+ * (clt_log_set_rank) and holds messages (clt_log_hold). Binds the process (clt_bind_rank), which must not
+ * have threads yet. */
 void clt_launch_begin(void);
 /* Writes this process's number and host name. From then on cltrain launch may send it signals, so the
  * handlers must be installed before. clt_group_create calls it. */

@@ -1,13 +1,16 @@
 #include "runtime/base/clt_bind.h"
 
+#include <dirent.h>
 #include <errno.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "runtime/base/clt_thread.h"
 
-static int bound_threads; /* set once, before the process has threads */
+/* Written by the thread that starts the program and then opens its device. */
+static bool own_process;  /* clt_bind_rank was called */
+static int bound_threads; /* 0: not bound */
+static clt_cpus outside;  /* of a bound process: its mask before it was bound */
 
 /* --- nodes --- */
 
@@ -174,20 +177,24 @@ char *clt_bind_plan_text(const clt_bind_plan *p) {
 
 /* --- this process --- */
 
+/* A thread's affinity mask; 0: the calling thread. */
+static bool get_mask(pid_t thread, clt_cpus *out) {
+    return sched_getaffinity(thread, sizeof *out, out->part) == 0;
+}
+
+static clt_status set_mask(const clt_cpus *mask) {
+    if (sched_setaffinity(0, sizeof *mask, mask->part) == 0) return CLT_OK;
+    clt_warn("this rank cannot be bound to its CPUs and uses all: %s", strerror(errno));
+    return CLT_FAIL;
+}
+
 static clt_status bind_to(const clt_bind_plan *p, int rank) {
     const clt_bind_share *s = &p->share[rank];
-    int cpus = 1;
-    for (int i = 0; i < p->topology.cpus; i++) cpus = CLT_MAX(cpus, p->topology.cpu[i].cpu + 1);
-    cpu_set_t *set = CPU_ALLOC((size_t)cpus);
-    const size_t bytes = CPU_ALLOC_SIZE((size_t)cpus);
-    if (!set) return CLT_FAIL;
-    CPU_ZERO_S(bytes, set);
-    for (int i = 0; i < s->count; i++) CPU_SET_S((size_t)p->topology.cpu[s->first + i].cpu, bytes, set);
-    const int e = sched_setaffinity(0, bytes, set) == 0 ? 0 : errno;
-    CPU_FREE(set);
-    if (!e) return CLT_OK;
-    clt_warn("this rank cannot be bound to its CPUs and uses all: %s", strerror(e));
-    return CLT_FAIL;
+    clt_cpus mask;
+    CPU_ZERO_S(sizeof mask, mask.part);
+    for (int i = 0; i < s->count; i++)
+        CPU_SET_S((size_t)p->topology.cpu[s->first + i].cpu, sizeof mask, mask.part);
+    return get_mask(0, &outside) ? set_mask(&mask) : CLT_FAIL;
 }
 
 /* PoCL 4 renamed the variable. */
@@ -202,6 +209,7 @@ void clt_bind_rank(int local_rank, int local_size) {
     const char *how = clt_env(CLT_ENV_BIND);
     clt_topology t;
     clt_bind_plan p;
+    own_process = true;
     if (!how || strcmp(how, "numa") != 0 || local_size < 2 || local_rank >= local_size) return;
     if (clt_topology_read(&t) != CLT_OK) return;
     clt_bind_plan_make(&t, local_size, &p);
@@ -211,6 +219,57 @@ void clt_bind_rank(int local_rank, int local_size) {
     }
     clt_bind_plan_free(&p);
     clt_topology_free(&t);
+}
+
+int clt_bind_narrow(const clt_cpus *mask, const clt_cpus *node, clt_cpus *out) {
+    CPU_AND_S(sizeof *out, out->part, mask->part, node->part);
+    const int have = CPU_COUNT_S(sizeof *mask, mask->part), of_node = CPU_COUNT_S(sizeof *node, node->part);
+    const int both = CPU_COUNT_S(sizeof *out, out->part);
+    return both < have && have >= of_node && both * 2 >= of_node ? both : 0;
+}
+
+/* Gives the threads of this process that have the mask `from` the mask `to`; returns how many. Others were
+ * bound on purpose, as by PoCL. */
+static int move_threads(const clt_cpus *from, const clt_cpus *to) {
+    DIR *tasks = opendir("/proc/self/task");
+    int moved = 0;
+    clt_cpus mask;
+    for (struct dirent *e; tasks && (e = readdir(tasks)) != NULL;) {
+        const pid_t thread = (pid_t)atoi(e->d_name);
+        if (thread > 0 && get_mask(thread, &mask) && CPU_EQUAL_S(sizeof mask, mask.part, from->part))
+            moved += sched_setaffinity(thread, sizeof *to, to->part) == 0;
+    }
+    if (tasks) closedir(tasks);
+    return moved;
+}
+
+static char *mask_text(const clt_cpus *mask) {
+    int *v = clt_calloc(CLT_CPUS_MOST, sizeof *v), n = 0;
+    for (int i = 0; i < CLT_CPUS_MOST; i++)
+        if (CPU_ISSET_S((size_t)i, sizeof *mask, mask->part)) v[n++] = i;
+    char *text = list_text(v, n);
+    clt_free(v);
+    return text;
+}
+
+/* Memory needs no policy of its own: what the bound threads touch first, and what the driver pins for them,
+ * lies on their node, and on another one when theirs is full. */
+void clt_bind_near(const char *address, int local_size) {
+    const char *how = clt_env(CLT_ENV_BIND);
+    clt_cpus now, node, near;
+    if (!own_process || (how && strcmp(how, "none") == 0)) return;
+    const int number = clt_pci_node(address, &node);
+    if (number < 0 || !get_mask(0, &now)) return;
+    if (!bound_threads) outside = now;
+    const int cpus = clt_bind_narrow(&outside, &node, &near);
+    if (!cpus || set_mask(&near) != CLT_OK) return;
+    /* A thread that has not moved yet may start another one. */
+    for (int pass = 0; pass < 8 && move_threads(&now, &near) > 0;) pass++;
+    const int each = CPU_COUNT_S(sizeof outside, outside.part) / CLT_MAX(local_size, 1);
+    if (!bound_threads) bound_threads = CLT_MAX(CLT_MIN(each, cpus), 1);
+    char *text = mask_text(&near);
+    clt_debug("bound to node %d, where device %s is: CPUs %s", number, address, text);
+    clt_free(text);
 }
 
 int clt_bind_threads(void) {

@@ -166,6 +166,8 @@ static clt_status open_found(const clt_found *f, const clt_device_params *p, int
     dev->again = p->reprobe;
     open_cache(dev, p->cache_dir);
     if (f->facts.type == CLT_DEVICE_CPU) take_threads(dev, p->threads, share, sharing);
+    /* Before the context: it starts threads of the driver, and probing pins memory and measures copies. */
+    if (p->bind) clt_bind_near(f->facts.pci, p->local_size);
     take_quirks(dev, p->local_size);
     clt_debug("opening %s", dev->facts.name);
     clt_status st = create_queue(dev);

@@ -26,6 +26,8 @@ typedef struct clt_kernel clt_kernel;
 
 typedef enum { CLT_DEVICE_CPU, CLT_DEVICE_GPU, CLT_DEVICE_OTHER } clt_device_type;
 
+enum { CLT_PCI_ADDRESS = 20 }; /* bytes of an address with its end */
+
 /* What is known of a device: first what its driver reports, then what probing found. */
 typedef struct {
     int platform_index, device_index;
@@ -34,6 +36,7 @@ typedef struct {
     uint64_t global_mem, max_alloc, local_mem_claimed; /* bytes */
     uint32_t compute_units, max_work_group, clock_mhz, native_float_width;
     bool says_subgroups, local_is_global;
+    char pci[CLT_PCI_ADDRESS]; /* the address "0000:3b:00.0"; "": a CPU, or not known */
     const char *host_cpu; /* CPU devices: the CPU's name; devices with equal names share one CPU. Constant. */
     /* Found by probing; 0 where the answer is no. clt_facts.def says what each one means. */
     bool probed;
@@ -57,6 +60,7 @@ typedef struct {
     bool profile;          /* time every kernel */
     int threads;           /* CPU devices: compute units to use; 0: all, or this rank's equal share */
     bool helpers;          /* allow helper processes; for a caller that will rehearse */
+    bool bind;             /* bind this process to the NUMA node of a device that is no CPU (clt_bind_near) */
     bool cpu;              /* only CPU devices count, and $CLTRAIN_DEVICE does not */
     bool need_exact;       /* refuse a device that numerics: exact cannot use (CLT_NO_DEVICE) */
     bool reprobe;          /* probe and measure again instead of using what is stored */

@@ -6,6 +6,7 @@
 
 #include "runtime/base/clt_host.h"
 #include "runtime/base/clt_io.h"
+#include "runtime/device/clt_pci_address.h"
 
 enum { MAX_PLATFORMS = 32, MAX_DEVICES = 64 };
 
@@ -81,7 +82,10 @@ static void read_facts(clt_found *f) {
     device_text(d, CL_DEVICE_VERSION, x->version, sizeof x->version);
     device_text(d, CL_DEVICE_OPENCL_C_VERSION, x->c_version, sizeof x->c_version);
     x->type = device_type(d);
-    if (x->type == CLT_DEVICE_CPU) x->host_cpu = host_cpu();
+    if (x->type == CLT_DEVICE_CPU)
+        x->host_cpu = host_cpu();
+    else
+        clt_pci_address_read(d, x->pci);
     x->global_mem = NUMBER(d, CL_DEVICE_GLOBAL_MEM_SIZE, cl_ulong);
     x->max_alloc = NUMBER(d, CL_DEVICE_MAX_MEM_ALLOC_SIZE, cl_ulong);
     if (x->type == CLT_DEVICE_CPU) { /* not every driver knows the limits of a container */

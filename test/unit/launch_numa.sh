@@ -53,6 +53,28 @@ done <<'TABLE'
 2 2||--num_gpus 2 --device pocl train @
 TABLE
 
+# What the ranks are told: ranks on GPUs (here on no device at all) bind themselves unless that is turned off.
+mkdir "$tmp/bin" # a launcher that starts nothing
+# shellcheck disable=SC2016
+printf '#!/bin/sh\n[ "$1" = --version ] || echo "told ${CLTRAIN_BIND-nothing}"\n' >"$tmp/bin/mpirun"
+chmod +x "$tmp/bin/mpirun"
+while IFS='|' read -r want variables options; do
+    read -ra words <<<"$options"
+    read -ra set <<<"$variables"
+    got=$(env PATH="$tmp/bin:$PATH" HWLOC_SYNTHETIC="node:2 core:32 pu:1" "${set[@]}" "$cltrain" launch -n 2 \
+        --launcher mpirun "${words[@]}" clbench allreduce 2>"$log" | sed -n 's/^told //p')
+    [ "$got" = "$want" ]
+    report "CLTRAIN_BIND of ranks: ${variables:+$variables }${options}" $? "$got"
+done <<'TABLE'
+numa||--device pocl
+none||--device pocl --bind none
+nothing||--device nosuchdevice
+none||--device nosuchdevice --bind none
+none|CLTRAIN_BIND=none|--device nosuchdevice
+numa||--device nosuchdevice --bind numa
+nothing|POCL_AFFINITY=1|--device pocl
+TABLE
+
 "$cltrain" launch --bind cores -n 2 --dry-run clbench allreduce >"$log" 2>&1
 [ $? = 2 ] && grep -q -- "--bind must be numa or none, not 'cores'" "$log"
 report "an unknown --bind" $?

@@ -270,6 +270,7 @@ static clt_status open_device(collective_bench *b) {
     p.pattern = b->device;
     p.local_rank = clt_group_local_rank(b->group);
     p.local_size = clt_group_local_size(b->group);
+    p.bind = true;
     CLT_TRY(clt_device_open(&p, &b->dev));
     clt_ops_params o = clt_ops_params_default();
     o.numerics = clt_device_get_facts(b->dev)->exact ? CLT_EXACT : CLT_FAST;

@@ -116,6 +116,7 @@ static clt_status run(clt_device *dev, int64_t mib) {
 int bench_link(int argc, char **argv) {
     int64_t mib = 1024;
     clt_device_params p = clt_device_params_default();
+    p.bind = true;
     const clt_option options[] = {
         {"device", 'd', CLT_OPT_STR, &p.pattern, "PATTERN", "part of a platform or device name, or P:D"},
         {"mib", 'n', CLT_OPT_INT, &mib, "N", "MiB in each direction (1024)"},

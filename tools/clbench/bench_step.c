@@ -439,6 +439,7 @@ static clt_status run_suite(step_bench *b) {
     bool any = false;
     p.pattern = b->device;
     p.helpers = true;
+    p.bind = true;
     CLT_TRY(clt_device_open(&p, &b->dev));
     CLT_TRY(clt_group_create(0, &b->group));
     for (size_t i = 0; i < CLT_COUNT_OF(shapes); i++) {

@@ -6,6 +6,7 @@
 #include "tools/cltrain/devices_rows.h"
 #include "runtime/base/clt_json.h"
 #include "runtime/base/clt_options.h"
+#include "runtime/base/clt_pci.h"
 #include "runtime/device/clt_device.h"
 #include "runtime/device/clt_facts.h"
 #include "runtime/device/clt_quirks.h"
@@ -92,6 +93,14 @@ static void print_probed(const clt_device_facts *f, const char *bar) {
         printf("%s      runs          numerics: exact no (%s), fast yes\n", bar, f->exact_reason);
 }
 
+static void print_pci(const clt_device_facts *f, const char *bar) {
+    const int node = clt_pci_node(f->pci, NULL);
+    if (!*f->pci) return;
+    printf("%s      PCI           %s", bar, f->pci);
+    if (node >= 0) printf(", NUMA node %d", node);
+    puts("");
+}
+
 static void print_quirks(const clt_device_facts *f, const char *bar) {
     const char *label = "quirks";
     for (int q = 0; q < CLT_QUIRKS; q++) {
@@ -120,6 +129,7 @@ static void print_tree(const shown *list, int n, int preferred) {
                f->clock_mhz, f->max_work_group);
         printf("%s      memory        %s, largest buffer %s\n", bar,
                clt_human_bytes((double)f->global_mem, memory), clt_human_bytes((double)f->max_alloc, most));
+        print_pci(f, bar);
         print_probed(f, bar);
         print_quirks(f, bar);
         if (list[i].ops) devices_print_rows(list[i].ops, bar);
@@ -153,6 +163,8 @@ static void json_device(clt_str *b, const shown *s, bool preferred) {
                  (unsigned long long)f->global_mem, (unsigned long long)f->max_alloc,
                  (unsigned long long)f->local_mem_claimed, f->compute_units, f->max_work_group, f->clock_mhz,
                  f->native_float_width);
+    json_text(b, "pci", f->pci);
+    clt_str_addf(b, "\"numa_node\":%d,", clt_pci_node(f->pci, NULL));
     json_bool(b, "probed", f->probed);
     char text[32];
     for (int i = 1; i < CLT_FACTS; i++)

@@ -410,7 +410,8 @@ int cmd_launch(int argc, char **argv) {
          "change devices during the run: legs DEVICE*RANKS:TIME,... in turn, repeated until max_duration; a "
          "leg on several devices is DEVICE+DEVICE"},
         {"bind", 0, CLT_OPT_STR, &a.l.bind, "HOW",
-         "numa: bind each rank to CPUs of a NUMA node; none: do not (default: numa on CPU devices)"},
+         "numa: bind each rank to CPUs of a NUMA node; none: do not (default: numa on CPU devices, on GPUs "
+         "the node of the rank's GPU)"},
         {"launcher", 0, CLT_OPT_STR, &a.want, "NAME", "mpirun or srun (default: srun inside a Slurm job)"},
         {"dry-run", 0, CLT_OPT_FLAG, &a.l.dry, NULL,
          "print hosts, slots, binding and the command, and start nothing"},

@@ -120,5 +120,8 @@ void clt_launch_bind_set(const clt_launch_bind_params *p, int ranks, bool here, 
     const bool divides = ranks > 1 && (!here || clt_bind_plan_divides(plan));
     const bool binds = known && decide(p, ranks, divides) && divides;
     if (!binds) clt_bind_plan_free(plan);
-    setenv(clt_env_name(CLT_ENV_BIND), binds ? "numa" : "none", 1);
+    if (binds || is(p->how, "none"))
+        setenv(clt_env_name(CLT_ENV_BIND), binds ? "numa" : "none", 1);
+    else
+        unsetenv(clt_env_name(CLT_ENV_BIND));
 }

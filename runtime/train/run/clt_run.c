@@ -49,6 +49,7 @@ clt_status clt_run_open_device(clt_run *r) {
     p.slots = slots;
     p.profile = r->opt->profile || r->opt->trace || clt_env_long(CLT_ENV_PROFILE, 0);
     p.helpers = true;
+    p.bind = true;
     p.need_exact = r->cfg->numerics == CLT_EXACT;
     clt_status st = clt_device_open(&p, &r->dev);
     clt_free(pattern);
