@@ -49,7 +49,8 @@ clt_status clt_run_open_device(clt_run *r) {
     p.slots = slots;
     p.profile = r->opt->profile || r->opt->trace || clt_env_long(CLT_ENV_PROFILE, 0);
     p.helpers = true;
-    p.bind = true;
+    /* The cores of all nodes compute the steps of a rank that is alone. */
+    p.bind = clt_group_local_size(r->group) > 1 || !r->cfg->shard.host_update;
     p.need_exact = r->cfg->numerics == CLT_EXACT;
     clt_status st = clt_device_open(&p, &r->dev);
     clt_free(pattern);
