@@ -116,3 +116,32 @@ attention_uploaded attention_upload(int device, const attention_problem *x) {
     u.g.dv = clt_tensor_at(u.g.dv, 0, p->dv - x->dqkv[2]);
     return u;
 }
+
+/* What kernels are built for. */
+static attention_shape draw_style(void) {
+    static const int64_t dims[] = {64, 64, 80, 96, 128, 128};
+    attention_shape s = {.type = tu_one_in(3) ? CLT_F16 : CLT_BF16};
+    s.head_dim = tu_one_in(8) ? 8 * (1 + tu_draw(16)) : dims[tu_draw(CLT_COUNT_OF(dims))];
+    s.accumulate = tu_one_in(4), s.unmasked = tu_one_in(3), s.alibi = tu_one_in(4), s.ids = tu_one_in(5);
+    s.window = tu_one_in(4);
+    if (tu_one_in(5)) s.softcap = 2.5f;
+    if (tu_one_in(8)) s.dropout = 0.25f;
+    return s;
+}
+
+attention_shape attention_shape_draw(int64_t pairs) {
+    enum { STYLES = 6, MOST_SAMPLES = 100 };
+    static attention_shape style[STYLES];
+    for (int i = 0; i < STYLES && !style[i].head_dim; i++) style[i] = draw_style();
+    attention_shape s = style[tu_draw(STYLES)];
+    s.kv_heads = 1 + tu_draw(4);
+    s.heads = s.kv_heads * (1 + tu_draw(4));
+    s.seq = tu_one_in(2)   ? 1 + tu_draw(140)
+            : tu_one_in(2) ? 1 + tu_draw(600)
+                           : 64 * (1 + tu_draw(6)) - 2 + tu_draw(5);
+    const int64_t samples = CLT_MAX(pairs / (s.seq * s.seq * s.heads), (int64_t)1);
+    s.batch = 1 + tu_draw(CLT_MIN(samples, (int64_t)MOST_SAMPLES));
+    s.fused = tu_one_in(2);
+    if (s.window) s.window = 1 + tu_draw(s.seq + 10);
+    return s;
+}

@@ -16,6 +16,11 @@ typedef struct {
     clt_dtype type;
 } attention_shape;
 
+/* A random shape (tu_draw) of about `pairs` pairs of a query and a key at most, over all heads: many short
+ * sequences, few long ones, some at the border of a tile. Six sets of head size, type and options, which
+ * kernels are built for, are drawn first. */
+attention_shape attention_shape_draw(int64_t pairs);
+
 /* q, k, v (and their gradients) are side by side in one matrix if fused, else each is separate, with a gap
  * between rows. All values are rounded to the type. */
 typedef struct {

@@ -36,10 +36,12 @@ static struct {
     int cases;         /* of that row, so far */
     int offered;       /* cases of a row, so far: tu_left_out */
     const char *row;   /* --row; NULL: all */
+    int random;        /* --random; 0: none */
+    uint64_t seed, drawn;
 } tu;
 
 static void usage(const char *program) {
-    fprintf(stderr, "usage: %s [--tiny] [--own-rows] [--row PATTERN]\n", program);
+    fprintf(stderr, "usage: %s [--tiny] [--own-rows] [--row PATTERN] [--random N [--seed S]]\n", program);
     exit(2);
 }
 
@@ -54,10 +56,33 @@ void tu_init(int argc, char **argv) {
         } else if (!strcmp(argv[i], "--row") && i + 1 < argc) {
             tu.row = argv[++i];
             print_message("[          ] only rows like '%s' (--row)\n", tu.row);
+        } else if (!strcmp(argv[i], "--random") && i + 1 < argc) {
+            tu.random = atoi(argv[++i]);
+        } else if (!strcmp(argv[i], "--seed") && i + 1 < argc) {
+            tu.seed = strtoull(argv[++i], NULL, 10);
         } else {
             usage(argv[0]);
         }
     }
+    if (tu.random)
+        print_message("[          ] %d random cases (--random), --seed %llu\n", tu.random,
+                      (unsigned long long)tu.seed);
+}
+
+int tu_random_cases(void) {
+    return tu.random;
+}
+
+int64_t tu_draw(int64_t n) {
+    return tu_random_below(tu.seed + 1000, tu.drawn++, n);
+}
+
+bool tu_one_in(int64_t n) {
+    return tu_draw(n) == 0;
+}
+
+void tu_say_random(const char *what) {
+    if (tu.random) fprintf(stderr, "random: %s\n", what);
 }
 
 bool tu_wants_row(const char *id) {

@@ -24,10 +24,18 @@
 #include "runtime/ops/clt_op_slab.h"
 #include "runtime/ops/clt_variant.h"
 
-/* Reads --tiny, --own-rows and --row PATTERN. With --own-rows tu_each_variant runs only a table's rows with
- * type=cpu, or the first row of a table without them (test/ops/oclgrind.sh). With --row, for work on a
- * kernel, only rows whose id matches the shell pattern. */
+/* Reads --tiny, --own-rows, --row PATTERN and --random N with --seed S. With --own-rows tu_each_variant runs
+ * only a table's rows with type=cpu, or the first row of a table without them (test/ops/oclgrind.sh). With
+ * --row, for work on a kernel, only rows whose id matches the shell pattern. */
 void tu_init(int argc, char **argv);
+/* --random N: how many cases to draw instead of those of the program, if it can; 0: none. For devices on
+ * which the fixed cases have passed. */
+int tu_random_cases(void);
+/* The next number from 0 to n - 1 that --seed gives; and whether it is 0. */
+int64_t tu_draw(int64_t n);
+bool tu_one_in(int64_t n);
+/* With --random: prints what runs now, at once, so that it is known if the device does not end it. */
+void tu_say_random(const char *what);
 /* Whether a row's id matches --row; true without it. */
 bool tu_wants_row(const char *id);
 /* Shapes of at most 64^3 are asked for: by --tiny, or by TEST_TINY=1 in the environment (sanitizers), which

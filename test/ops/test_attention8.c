@@ -61,17 +61,34 @@ static const shape tiny_cases[] = {
     {1, 67, 1, 1, 4, .unmasked = true, .type = CLT_BF16, .window = 31, .fused = true, .accumulate = true},
 };
 
-enum { MOST = CLT_COUNT_OF(cases) + CLT_COUNT_OF(more_cases) };
+enum { RANDOM = 2000, MOST = CLT_MAX(CLT_COUNT_OF(cases) + CLT_COUNT_OF(more_cases), RANDOM) };
+static shape drawn[RANDOM];   /* --random: shapes for rows of matrix units, which `rows` says */
 static problem *solved[MOST]; /* starts with the start values; the oracle overwrites them */
 static problem *fresh[MOST];
 static size_t n_cases;
 
+static size_t count_cases(void) {
+    if (tu_random_cases()) return (size_t)CLT_MIN(tu_random_cases(), RANDOM);
+    return tu_tiny()       ? CLT_COUNT_OF(tiny_cases)
+           : tu_complete() ? CLT_COUNT_OF(cases) + CLT_COUNT_OF(more_cases)
+                           : CLT_COUNT_OF(cases);
+}
+
+static const shape *get_case(size_t c) {
+    if (tu_random_cases()) {
+        drawn[c] = attention_shape_draw(800000);
+        drawn[c].rows = -1;
+        return &drawn[c];
+    }
+    return tu_tiny()                 ? &tiny_cases[c]
+           : c < CLT_COUNT_OF(cases) ? &cases[c]
+                                     : &more_cases[c - CLT_COUNT_OF(cases)];
+}
+
 static void solve_all(void) {
-    n_cases = tu_tiny() ? CLT_COUNT_OF(tiny_cases) : tu_complete() ? MOST : CLT_COUNT_OF(cases);
+    n_cases = count_cases();
     for (size_t c = 0; c < n_cases && !solved[c]; c++) {
-        const shape *s = tu_tiny()                 ? &tiny_cases[c]
-                         : c < CLT_COUNT_OF(cases) ? &cases[c]
-                                                   : &more_cases[c - CLT_COUNT_OF(cases)];
+        const shape *s = get_case(c);
         fresh[c] = attention_problem_create(s, 50 * c + 1);
         solved[c] = attention_problem_create(s, 50 * c + 1);
         clt_ref_attention8_forward(&solved[c]->p);
@@ -101,15 +118,17 @@ static bool run_case(int device, const char *id, size_t c) {
     static const char *const name[] = {"dq", "dk", "dv"};
     const problem *x = solved[c];
     uploaded u = attention_upload(device, fresh[c]);
-    char what[96];
+    char what[160];
     if (!clt_attention8_takes_forward(row_of(device, "attention8", id), &u.g.fwd)) {
         tu_release();
         return false;
     }
     tu_next_case();
     force_backward(device, id, &u.g);
+    snprintf(what, sizeof what, "%s, case %zu, B%d T%d H%d/%d D%d: o", id, c, (int)x->s.batch, (int)x->s.seq,
+             (int)x->s.heads, (int)x->s.kv_heads, (int)x->s.head_dim);
+    tu_say_random(what);
     tu_assert_ok(clt_op_attention8_forward(tu_ops(device), &u.g.fwd), "forward");
-    snprintf(what, sizeof what, "%s, case %zu: o", id, c);
     tu_assert_words(what, tu_download_as(u.o, x->s.type, x->n_o), x->o, x->n_o);
     snprintf(what, sizeof what, "%s, case %zu: lse", id, c);
     tu_assert_words(what, tu_download(u.lse, x->n_lse), x->lse, x->n_lse);
@@ -136,7 +155,7 @@ static void run_variant(int device, const char *id) {
     for (size_t c = 0; c < n_cases; c += step)
         if (wanted(id, &solved[c]->s)) n += run_case(device, id, c);
     tu_assert_ok(clt_variant_force(tu_ops(device), "attention8_backward", NULL), "clt_variant_force");
-    assert_true(n > 0 || step > 1 || tu_tiny());
+    assert_true(n > 0 || step > 1 || tu_tiny() || tu_random_cases());
 }
 
 static void variants_match_oracle(void **state) {

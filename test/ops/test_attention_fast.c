@@ -6,7 +6,7 @@
 
 #include "runtime/ops/clt_op_attention_internal.h"
 #include "runtime/ops/ref/clt_ref.h"
-#include "test/test_util.h"
+#include "test/attention_util.h"
 
 typedef enum { PLAIN, LARGE, ONE_HOT, SAME } values;
 
@@ -214,17 +214,50 @@ static void output_is_close(const problem *x, const char *what) {
     clt_free(o);
 }
 
+/* --- random cases --- */
+
+static shape drawn[10000];
+static const shape *list = cases;
+static size_t n_list = CLT_COUNT_OF(cases);
+
+static shape draw(void) {
+    const attention_shape a = attention_shape_draw(3200000);
+    return (shape){.batch = a.batch,
+                   .seq = a.seq,
+                   .heads = a.heads,
+                   .kv_heads = a.kv_heads,
+                   .head_dim = a.head_dim,
+                   .type = a.type == CLT_F32 ? CLT_BF16 : a.type,
+                   .window = a.window,
+                   .softcap = a.softcap,
+                   .dropout = a.dropout,
+                   .alibi = a.alibi,
+                   .ids = a.ids,
+                   .unmasked = a.unmasked,
+                   .packed = a.fused};
+}
+
+static void draw_cases(void) {
+    if (!tu_random_cases()) return;
+    n_list = (size_t)CLT_MIN(tu_random_cases(), (int)CLT_COUNT_OF(drawn));
+    for (size_t i = 0; i < n_list; i++) drawn[i] = draw();
+    list = drawn;
+}
+
 /* Runs the cases that the row supports, or only the first of them; returns their number. */
 static int run_row(int device, clt_ops *ops, const clt_variant *v, bool one) {
     int n = 0;
-    for (size_t c = 0; c < CLT_COUNT_OF(cases) && !(one && n); c++) {
-        const shape *s = &cases[c];
+    for (size_t c = 0; c < n_list && !(one && n); c++) {
+        const shape *s = &list[c];
         if (tu_tiny() && s->batch * s->heads * s->seq * s->head_dim > TINY_ELEMENTS) continue;
-        problem *x = make_problem(device, &cases[c]);
+        problem *x = make_problem(device, s);
         const bool takes = clt_attention_takes_forward(v, &x->p);
         if (takes && (n == 0 || !tu_left_out())) {
-            char what[96];
-            snprintf(what, sizeof what, "%s, case %zu", v->id, c);
+            char what[160];
+            snprintf(what, sizeof what, "%s, case %zu: B%d T%d H%d/%d D%d, window %d", v->id, c,
+                     (int)s->batch, (int)s->seq, (int)s->heads, (int)s->kv_heads, (int)s->head_dim,
+                     (int)s->window);
+            tu_say_random(what);
             tu_assert_ok(clt_op_attention_forward(ops, &x->p), what);
             output_is_close(x, what);
         }
@@ -248,7 +281,7 @@ static void fast_rows_are_close(void **state) {
             int done = run_row(d, ops, &row[i], tu_only_other_tiles(row, i));
             print_message("[          ]   attention=%s on %s: %d cases\n", row[i].id, tu_device_name(d),
                           done);
-            assert_true(done > 0);
+            assert_true(done > 0 || tu_random_cases());
             ran++;
         }
         clt_ops_destroy(ops);
@@ -258,6 +291,7 @@ static void fast_rows_are_close(void **state) {
 
 int main(int argc, char **argv) {
     tu_init(argc, argv);
+    draw_cases();
     const struct CMUnitTest tests[] = {cmocka_unit_test(fast_rows_are_close)};
     return tu_run(tests, CLT_COUNT_OF(tests));
 }

@@ -7,7 +7,7 @@
 
 #include "runtime/ops/clt_op_attention_internal.h"
 #include "runtime/ops/ref/clt_ref.h"
-#include "test/test_util.h"
+#include "test/attention_util.h"
 
 typedef struct {
     int64_t batch, seq, heads, kv_heads, head_dim;
@@ -269,6 +269,7 @@ static bool run_case(clt_ops *ops, const shape *s, const clt_variant *v, bool fi
     make_oracle(&x);
     make_buffers(&x, clt_ops_device(ops), &g);
     const bool takes = clt_attention_takes_backward(v, &g);
+    if (takes) tu_say_random(label);
     if (takes && (first || !tu_left_out())) compare_runs(ops, &x, &g, row, label);
     clt_free(x.host);
     clt_free(x.lse);
@@ -280,13 +281,45 @@ static bool run_case(clt_ops *ops, const shape *s, const clt_variant *v, bool fi
     return takes;
 }
 
+/* --- random cases --- */
+
+static shape drawn[10000];
+static const shape *list = cases;
+static size_t n_list = CLT_COUNT_OF(cases);
+
+static shape draw(void) {
+    const attention_shape a = attention_shape_draw(1600000);
+    return (shape){.batch = a.batch,
+                   .seq = a.seq,
+                   .heads = a.heads,
+                   .kv_heads = a.kv_heads,
+                   .head_dim = a.head_dim,
+                   .type = a.type == CLT_F32 ? CLT_BF16 : a.type,
+                   .window = a.window,
+                   .softcap = a.softcap,
+                   .dropout = a.dropout,
+                   .alibi = a.alibi,
+                   .ids = a.ids,
+                   .unmasked = a.unmasked,
+                   .fused = a.fused,
+                   .accumulate = a.accumulate,
+                   .heads_at_once = tu_one_in(2) ? 1 + tu_draw(a.batch * a.heads) : 0};
+}
+
+static void draw_cases(void) {
+    if (!tu_random_cases()) return;
+    n_list = (size_t)CLT_MIN(tu_random_cases(), (int)CLT_COUNT_OF(drawn));
+    for (size_t i = 0; i < n_list; i++) drawn[i] = draw();
+    list = drawn;
+}
+
 static bool is_tiny(const shape *s) {
     return s->batch * s->heads * s->seq * s->head_dim <= TINY_ELEMENTS;
 }
 
 static int cases_without_dropout(void) {
     int n = 0;
-    for (size_t c = 0; c < CLT_COUNT_OF(cases); c++) n += cases[c].dropout == 0.0f;
+    for (size_t c = 0; c < n_list; c++) n += list[c].dropout == 0.0f;
     return n;
 }
 
@@ -304,12 +337,13 @@ static void backward_is_within_the_bound(void **state) {
             if (!strstr(row[r].requires, "numerics=fast") || !tu_wants_row(row[r].id)) continue;
             const bool one = tu_only_other_tiles(row, r); /* then the first case that it supports */
             int done = 0;
-            for (size_t c = 0; c < CLT_COUNT_OF(cases) && !(one && done); c++)
-                if (!tu_tiny() || is_tiny(&cases[c])) done += run_case(ops, &cases[c], &row[r], done == 0);
+            for (size_t c = 0; c < n_list && !(one && done); c++)
+                if (!tu_tiny() || is_tiny(&list[c])) done += run_case(ops, &list[c], &row[r], done == 0);
             print_message("%s on %s: %d cases\n", row[r].id, tu_device_name(i), done);
-            assert_true(done > 0);
+            assert_true(done > 0 || tu_random_cases());
             /* The one row that all cases without dropout are made for: it must not refuse any. */
-            if (!strcmp(row[r].id, "wgmma") && !tu_tiny()) assert_int_equal(done, cases_without_dropout());
+            if (!strcmp(row[r].id, "wgmma") && !tu_tiny() && !tu_random_cases())
+                assert_int_equal(done, cases_without_dropout());
             ran++;
         }
         clt_ops_destroy(ops);
@@ -320,6 +354,7 @@ static void backward_is_within_the_bound(void **state) {
 
 int main(int argc, char **argv) {
     tu_init(argc, argv);
+    draw_cases();
     const struct CMUnitTest tests[] = {cmocka_unit_test(backward_is_within_the_bound)};
     return tu_run(tests, CLT_COUNT_OF(tests));
 }

@@ -253,6 +253,53 @@ static const fast_case cases[] = {
     {.form = CLT_GEMM_TN, .m = 2304, .n = 768, .k = 2048, .sums = true},
 };
 
+/* --- random cases --- */
+
+static fast_case drawn[10000];
+static const fast_case *list = cases;
+static size_t n_list = CLT_COUNT_OF(cases);
+
+static int64_t draw_size(void) {
+    const int64_t n = tu_one_in(2) ? 1 + tu_draw(300) : 1 + tu_draw(2600);
+    return tu_one_in(3) ? n : CLT_ROUND_UP(n, (int64_t)8);
+}
+
+static fast_case draw(void) {
+    fast_case f = {.form = (clt_gemm_form)tu_draw(3), .m = draw_size(), .k = draw_size()};
+    f.n = CLT_ROUND_UP(draw_size(), (int64_t)8);
+    if (tu_one_in(4)) f.k *= 1 + tu_draw(5);
+    f.k = CLT_MAX(CLT_MIN(f.k, 1500000000 / (f.m * f.n)), (int64_t)1);
+    f.aligned = tu_one_in(2);
+    if (f.form == CLT_GEMM_TN) {
+        f.accumulate = tu_one_in(2), f.sums = tu_one_in(2);
+    } else if (f.form == CLT_GEMM_NN) {
+        if (tu_one_in(2)) f.grad_act = tu_one_in(2) ? CLT_ACT_GELU : CLT_ACT_SILU;
+        f.again = f.grad_act == CLT_ACT_GELU && f.aligned && tu_one_in(2);
+        f.wide = f.grad_act && !f.again && tu_one_in(4);
+    } else {
+        f.bias = tu_one_in(2);
+        if (tu_one_in(3)) f.act = tu_one_in(2) ? CLT_ACT_GELU : CLT_ACT_SILU;
+        f.residual = !f.act && tu_one_in(2), f.wide = f.residual;
+    }
+    return f;
+}
+
+static void draw_cases(void) {
+    if (!tu_random_cases()) return;
+    n_list = (size_t)CLT_MIN(tu_random_cases(), (int)CLT_COUNT_OF(drawn));
+    for (size_t i = 0; i < n_list; i++) drawn[i] = draw();
+    list = drawn;
+}
+
+static void say(const char *row, const fast_case *f) {
+    char what[200];
+    snprintf(what, sizeof what,
+             "%s, form %d, %d x %d x %d, act %d, grad_act %d, bias %d, residual %d, sums %d, again %d", row,
+             f->form, (int)f->m, (int)f->n, (int)f->k, f->act, f->grad_act, f->bias, f->residual, f->sums,
+             f->again);
+    tu_say_random(what);
+}
+
 static bool takes(const clt_variant *v, clt_dtype type) {
     return strstr(v->requires, "numerics=fast") &&
            clt_dtype_in(type, (uint32_t)clt_variant_param(v, "TYPES", 1));
@@ -281,10 +328,12 @@ static void fast_rows_are_close(void **state) {
                 print_message("[          ]   gemm=%s, %s on %s\n", row[i].id, clt_dtype_name(type),
                               tu_device_name(d));
                 tu_assert_ok(clt_variant_force(ops, "gemm", row[i].id), "force");
-                for (size_t k = 0; k < CLT_COUNT_OF(cases); k++) {
-                    const bool runs = does(&row[i], &cases[k]) && !is_too_large(&cases[k]);
+                for (size_t k = 0; k < n_list; k++) {
+                    const bool runs = does(&row[i], &list[k]) && !is_too_large(&list[k]);
                     /* of emulated rows the first one takes all cases */
-                    if (runs && (!found || !tu_left_out())) run(d, ops, type, &cases[k]);
+                    if (!runs || (found && tu_left_out())) continue;
+                    say(row[i].id, &list[k]);
+                    run(d, ops, type, &list[k]);
                 }
                 found++;
             }
@@ -295,6 +344,7 @@ static void fast_rows_are_close(void **state) {
 
 int main(int argc, char **argv) {
     tu_init(argc, argv);
+    draw_cases();
     const struct CMUnitTest tests[] = {cmocka_unit_test(fast_rows_are_close)};
     return tu_run(tests, CLT_COUNT_OF(tests));
 }
