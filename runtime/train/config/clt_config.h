@@ -105,6 +105,7 @@ typedef enum { CLT_CHECK_STOP, CLT_CHECK_WARN } clt_check_action;
 
 enum { CLT_STAGE_AUTO = -1, CLT_MOST_STAGE = 3 };
 typedef enum { CLT_OFFLOAD_NONE, CLT_OFFLOAD_HOST, CLT_OFFLOAD_FILE } clt_offload;
+extern const char *const clt_offload_names[]; /* of a clt_offload: none, host, file; NULL at the end */
 typedef enum { CLT_UPDATE_DEVICE, CLT_UPDATE_HOST } clt_update_place;
 
 typedef struct {        /* which ranks hold which part of the state: cltrain.zero_stage, fsdp_config */

@@ -44,8 +44,7 @@ static const char *const tune_names[] = {"off", "cache", "fill", NULL};
 static const char *const nonfinite_names[] = {"stop", "skip", "rollback", NULL};
 static const char *const spike_names[] = {"off", "warn", "skip", "stop", NULL};
 static const char *const check_actions[] = {"stop", "warn", NULL};
-static const char *const offload_names[] = {"none", "host", "file", NULL}; /* clt_offload */
-static const char *const update_names[] = {"device", "host", NULL};        /* clt_update_place */
+static const char *const update_names[] = {"device", "host", NULL}; /* clt_update_place */
 
 static const clt_key guard_keys[] = {
     KEY("nonfinite", c.guards.nonfinite, "\"stop\"",
@@ -150,7 +149,7 @@ static const clt_key own_keys[] = {
         "imply: none: on the device; host: in the host's memory, but for the last three; file: in a file in "
         "offload_folder; copies pass beside the computation, with the same bits; default: none, host with "
         "fsdp_config.activation_cpu_offload: true",
-        .choices = offload_names, .nullable = true),
+        .choices = clt_offload_names, .nullable = true),
     KEY_OF(stage, "zero_stage", c.shard.zero_stage, "\"auto\"",
            "what each rank holds only its part of; 0: nothing; 1: moments, with 16-bit types the fp32 "
            "weights, too; 2: gradients, too; 3: the weights that the model reads, too; auto: as "
@@ -162,7 +161,7 @@ static const clt_key own_keys[] = {
         "on the device; host: in the host's memory; file: in files in offload_folder; from there they pass "
         "through the device in every step, with the same bits; default: none, host with "
         "fsdp_config.cpu_offload: true",
-        .choices = offload_names, .nullable = true),
+        .choices = clt_offload_names, .nullable = true),
     KEY("offload_folder", c.shard.offload_folder, "null",
         "folder of the files of offload: file, offload_parameters: file and so on, which is made if it is "
         "missing: on a fast local disk of each host. The files have no names and vanish with the run; a "
@@ -176,13 +175,13 @@ static const clt_key own_keys[] = {
         "where each rank keeps its part of the weights that the model reads, with zero_stage: 3; none: on "
         "the device; host: in the host's memory, file: in a file in offload_folder, from where they come to "
         "the device block by block ahead of their use, on one rank, too, with the same bits",
-        .choices = offload_names),
+        .choices = clt_offload_names),
     KEY("offload_gradients", offload_gradients, "\"none\"",
         "where each rank keeps its part of the sums of gradients over microbatches, with zero_stage: 2 or 3; "
         "none: on the device; host: in the host's memory, file: in a file in offload_folder, to where those "
         "of each block go as soon as the backward pass has made them and the ranks have added them, in "
         "numerics exact with the same bits",
-        .choices = offload_names),
+        .choices = clt_offload_names),
     KEY("offload_update", offload_update, "\"device\"",
         "what computes the optimizer's step of offloaded state; device: the device, through which the state "
         "passes; host: the host's cores, where the state is, with offload: host and an OpenCL driver for "

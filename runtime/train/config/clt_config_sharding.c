@@ -20,6 +20,9 @@ static const struct {
                   {3, true, "HYBRID_SHARD is stage 3; set one of them"},
                   {2, true, "_HYBRID_SHARD_ZERO2 is stage 2; set one of them"}};
 
+const char *const clt_offload_names[] = {
+    [CLT_OFFLOAD_NONE] = "none", [CLT_OFFLOAD_HOST] = "host", [CLT_OFFLOAD_FILE] = "file", NULL};
+
 /* --- the stage --- */
 
 static clt_status resolve_stage(clt_schema_reader *r, clt_config_builder *b) {
@@ -46,8 +49,6 @@ static clt_status check_ratio(clt_schema_reader *r, const clt_shard_config *s) {
                ? clt_schema_fail(r, key, "is for cltrain.offload: host or file, which is not set")
                : CLT_OK;
 }
-
-static const char *const place_names[] = {"none", "host", "file"}; /* of a clt_offload */
 
 /* The folder is for what is in files, which needs it. */
 static clt_status check_folder(clt_schema_reader *r, const clt_config_builder *b) {
@@ -88,11 +89,11 @@ static clt_status resolve_offload(clt_schema_reader *r, clt_config_builder *b) {
         return clt_schema_fail(r, "cltrain.offload_parameters",
                                "is %s, which needs stage 3: set cltrain.zero_stage: 3 or "
                                "fsdp_config.sharding_strategy: FULL_SHARD, or remove it",
-                               place_names[s->parameters]);
+                               clt_offload_names[s->parameters]);
     if (s->gradients && s->zero_stage < 2)
         return clt_schema_fail(r, "cltrain.offload_gradients",
                                "is %s, which needs stage 2 or 3: set cltrain.zero_stage, or remove it",
-                               place_names[s->gradients]);
+                               clt_offload_names[s->gradients]);
     return check_ratio(r, s);
 }
 

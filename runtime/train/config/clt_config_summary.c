@@ -89,8 +89,6 @@ static json_t *valid_ranks_of(const clt_config *c) {
 }
 
 json_t *clt_config_summary(const clt_config *c, int ranks) {
-    static const char *const offloads[] = {
-        [CLT_OFFLOAD_NONE] = "none", [CLT_OFFLOAD_HOST] = "host", [CLT_OFFLOAD_FILE] = "file"};
     const json_t *precision = clt_config_value(c, "precision");
     json_t *out = batch_of(c, ranks);
     json_object_set_new(out, "valid_ranks", valid_ranks_of(c));
@@ -104,11 +102,11 @@ json_t *clt_config_summary(const clt_config *c, int ranks) {
     json_object_set_new(out, "zero_stage",
                         c->shard.zero_stage == CLT_STAGE_AUTO ? json_string("auto")
                                                               : json_integer(c->shard.zero_stage));
-    json_object_set_new(out, "offload", json_string(offloads[c->shard.offload]));
+    json_object_set_new(out, "offload", json_string(clt_offload_names[c->shard.offload]));
     json_object_set_new(out, "offload_folder",
                         clt_config_has_files(c) ? json_string(c->shard.offload_folder) : json_null());
-    json_object_set_new(out, "offload_parameters", json_string(offloads[c->shard.parameters]));
-    json_object_set_new(out, "offload_gradients", json_string(offloads[c->shard.gradients]));
+    json_object_set_new(out, "offload_parameters", json_string(clt_offload_names[c->shard.parameters]));
+    json_object_set_new(out, "offload_gradients", json_string(clt_offload_names[c->shard.gradients]));
     json_object_set_new(out, "offload_update", json_string(c->shard.host_update ? "host" : "device"));
     json_object_set_new(out, "warnings", warnings_of(c));
     return out;

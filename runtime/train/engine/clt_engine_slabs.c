@@ -102,18 +102,18 @@ static clt_status create_offload(clt_engine *e) {
     return CLT_OK;
 }
 
-/* What is in files. The caller frees it. */
-static char *files_text(const clt_config *c) {
+/* What is in files; NULL: nothing. The caller frees it. */
+static char *files_text(const clt_plan_memory *m) {
     const struct {
-        bool is;
+        uint64_t bytes;
         const char *what;
-    } all[] = {{c->shard.offload == CLT_OFFLOAD_FILE, "optimizer state"},
-               {c->shard.parameters == CLT_OFFLOAD_FILE, "weights"},
-               {c->shard.gradients == CLT_OFFLOAD_FILE, "sums of gradients"},
-               {c->inputs == CLT_OFFLOAD_FILE, "inputs of blocks"}};
+    } all[] = {{m->file, "optimizer state"},
+               {m->file_weights, "weights"},
+               {m->file_gradients, "sums of gradients"},
+               {m->model.file, "inputs of blocks"}};
     clt_str s = {0};
     for (size_t i = 0; i < CLT_COUNT_OF(all); i++)
-        if (all[i].is) clt_str_addf(&s, "%s%s", s.s ? ", " : "", all[i].what);
+        if (all[i].bytes) clt_str_addf(&s, "%s%s", s.s ? ", " : "", all[i].what);
     return s.s;
 }
 
@@ -122,8 +122,8 @@ static clt_status create_spool(clt_engine *e) {
     const uint64_t bytes = e->plan->memory.spool;
     if (!e->file) return CLT_OK;
     if (bytes) CLT_TRY(clt_spool_create(device_of(e), e->file, bytes, &e->spool));
-    char *what = files_text(e->cfg);
-    if (clt_group_rank(e->group) == 0)
+    char *what = files_text(&e->plan->memory);
+    if (what && clt_group_rank(e->group) == 0)
         clt_info("in files in %s: %s; %s", e->cfg->shard.offload_folder, what, clt_scratch_text(e->file));
     clt_free(what);
     return CLT_OK;

@@ -225,7 +225,6 @@ static char *all_offloaded(clt_config c, clt_plan p, const clt_plan_room *r) {
     } choices[] = {{CLT_OFFLOAD_HOST, CLT_OFFLOAD_HOST},
                    {CLT_OFFLOAD_FILE, CLT_OFFLOAD_HOST},
                    {CLT_OFFLOAD_FILE, CLT_OFFLOAD_FILE}};
-    static const char *const text[] = {[CLT_OFFLOAD_HOST] = "host", [CLT_OFFLOAD_FILE] = "file"};
     const clt_offload state = c.shard.offload, rest = CLT_MIN(c.shard.gradients, c.shard.parameters);
     clt_plan_memory m;
     char b[32];
@@ -245,10 +244,10 @@ static char *all_offloaded(clt_config c, clt_plan p, const clt_plan_room *r) {
         if (!microbatch || !fits(&c, &p, r, microbatch, &m) || m.gradient_slabs) continue;
         return clt_format("cltrain.zero_stage: 3 with cltrain.offload: %s%s, cltrain.offload_parameters: %s, "
                           "cltrain.offload_gradients: %s, cltrain.recompute: blocks and microbatch %lld (%s)",
-                          text[choices[i].state],
+                          clt_offload_names[choices[i].state],
                           choices[i].state == CLT_OFFLOAD_FILE ? " with cltrain.offload_folder" : "",
-                          text[choices[i].rest], text[choices[i].rest], (long long)microbatch,
-                          clt_human_bytes((double)m.total, b));
+                          clt_offload_names[choices[i].rest], clt_offload_names[choices[i].rest],
+                          (long long)microbatch, clt_human_bytes((double)m.total, b));
     }
     return NULL;
 }
