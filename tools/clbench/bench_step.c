@@ -284,7 +284,7 @@ static clt_status time_steps(const step_bench *b, step_work *w, int *step) {
     step_offload_moved(&w->offload, b->dev, counters, w->steps);
     w->offload.step = step_offload_since(w->engine, before, w->steps);
     if (!b->offload.folder) CLT_TRY(measure_update(w, step));
-    step_offload_end(&w->offload, b->dev, w->shape->name, w->step_seconds);
+    step_offload_end(&b->offload, &w->offload, b->dev, w->shape->name, w->step_seconds);
     return CLT_OK;
 }
 

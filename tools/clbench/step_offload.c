@@ -38,10 +38,22 @@ char *step_offload_keys(const step_offload_options *o) {
 
 /* --- before a step --- */
 
+/* What other work leaves of a disk changes within minutes: it is measured before and after the steps. */
+static clt_status measure_disk(const char *folder, clt_scratch_rates *out) {
+    enum { DISK = 1 << 30 };
+    static const double most_seconds = 3;
+    return clt_scratch_measure(folder, DISK, most_seconds, out);
+}
+
+static void add_mean(clt_scratch_rates *to, const clt_scratch_rates *x) {
+    to->read = (to->read + x->read) / 2;
+    to->write = (to->write + x->write) / 2;
+    to->both = (to->both + x->both) / 2;
+}
+
 clt_status step_offload_begin(const step_offload_options *o, clt_device *dev, const clt_plan *p,
                               step_offload *out) {
-    enum { PIECE = 8 << 20, LINK = 256 << 20, DISK = 1 << 30 };
-    static const double most_seconds = 3;
+    enum { PIECE = 8 << 20, LINK = 256 << 20 };
     const uint64_t have = clt_host_memory() / 10 * 9, pinned = clt_plan_pinned_bytes(&p->memory);
     char need[32], room[32];
     *out = (step_offload){0};
@@ -52,7 +64,7 @@ clt_status step_offload_begin(const step_offload_options *o, clt_device *dev, co
                          o->activations ? "--microbatch"
                          : o->where     ? "--offload-ratio"
                                         : "--model");
-    if (o->folder) CLT_TRY(clt_scratch_measure(o->folder, DISK, most_seconds, &out->disk));
+    if (o->folder) CLT_TRY(measure_disk(o->folder, &out->disk));
     return step_offload_any(o) ? bench_link_measure(dev, PIECE, LINK, &out->link) : CLT_OK;
 }
 
@@ -72,8 +84,13 @@ void step_offload_moved(step_offload *w, const clt_device *dev, clt_device_count
     w->moved_out = (now.sent - before.sent) / (uint64_t)steps;
 }
 
-void step_offload_end(step_offload *w, const clt_device *dev, const char *name, double seconds) {
+void step_offload_end(const step_offload_options *o, step_offload *w, const clt_device *dev, const char *name,
+                      double seconds) {
+    clt_scratch_rates after;
     clt_device_counters counters;
+    clt_error_quiet(true); /* the steps' files may leave no room */
+    if (o->folder && measure_disk(o->folder, &after) == CLT_OK) add_mean(&w->disk, &after);
+    clt_error_quiet(false);
     clt_device_get_counters(dev, &counters);
     w->device_bytes = counters.bytes;
     w->pinned_bytes = counters.pinned_bytes;
@@ -175,6 +192,15 @@ static double passes_on_link(const step_offload *w) {
     return CLT_MAX(CLT_MAX(ways, (in + out) / w->link.both), 0.0);
 }
 
+/* With everything in files: what passes over the link comes from the disk, or goes there. */
+static void print_passes(const step_offload *w, double seconds) {
+    const double bytes = (double)w->moved_in + (double)w->moved_out - moved(w),
+                 passes = seconds - w->step.seconds;
+    if (passes > 0)
+        printf("  passes       %.3f s: %.2f GB/s, %.2f of what the disk alone moves\n", passes,
+               bytes / passes * 1e-9, bytes / passes / w->disk.both);
+}
+
 /* A link that is busy for most of the passes is what they wait for. */
 static void print_bound(const step_offload_options *o, const step_offload *w, double seconds) {
     const double share = CLT_MIN(w->step.seconds / seconds, 1.0), link = passes_on_link(w),
@@ -208,6 +234,7 @@ void step_offload_print(const step_offload_options *o, const step_offload *w, co
         print_cores(w, m);
     else if (moved(w) > 0)
         print_rates(o, w);
+    if (o->files) print_passes(w, seconds);
     print_bound(o, w, seconds);
     fflush(stdout);
 }

@@ -20,7 +20,7 @@ typedef struct {
 
 typedef struct {
     bench_link_rates link;               /* with host memory */
-    clt_scratch_rates disk;              /* with files */
+    clt_scratch_rates disk;              /* with files; in the end the mean of before and after */
     clt_offload_traffic step;            /* of one step's update, and its seconds */
     uint64_t moved_in, moved_out;        /* bytes to the device and back, of a whole step */
     uint64_t device_bytes, pinned_bytes; /* in use */
@@ -40,8 +40,9 @@ clt_status step_offload_begin(const step_offload_options *o, clt_device *dev, co
 clt_offload_traffic step_offload_since(const clt_engine *e, clt_offload_traffic before, int steps);
 void step_offload_moved(step_offload *w, const clt_device *dev, clt_device_counters before, int steps);
 /* Before the engine is destroyed, which takes a while where it has much of the host's memory: notes the
- * memory, and says what is known so far. seconds: of a step. */
-void step_offload_end(step_offload *w, const clt_device *dev, const char *name, double seconds);
+ * memory, measures the disk again, and says what is known so far. seconds: of a step. */
+void step_offload_end(const step_offload_options *o, step_offload *w, const clt_device *dev, const char *name,
+                      double seconds);
 
 /* Weights of large models, whose own initial values take minutes: those of the first elements of each tensor,
  * again and again. */
