@@ -7,11 +7,14 @@ void clt_notices_add(clt_notices *l, const char *path, const char *why) {
         l->cap = CLT_MAX(2 * l->cap, (size_t)8);
         l->v = clt_realloc(l->v, l->cap * sizeof *l->v);
     }
-    l->v[l->n++] = (clt_notice){clt_strdup(path), why};
+    l->v[l->n++] = (clt_notice){clt_strdup(path), clt_strdup(why)};
 }
 
 void clt_notices_free(clt_notices *l) {
-    for (size_t i = 0; i < l->n; i++) clt_free(l->v[i].path);
+    for (size_t i = 0; i < l->n; i++) {
+        clt_free(l->v[i].path);
+        clt_free(l->v[i].why);
+    }
     clt_free(l->v);
     *l = (clt_notices){0};
 }

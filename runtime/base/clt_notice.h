@@ -5,8 +5,8 @@
 #include "runtime/base/clt_base.h"
 
 typedef struct {
-    char *path;      /* dotted path of the key */
-    const char *why; /* the reason: borrowed, must live as long as the list */
+    char *path; /* dotted path of the key */
+    char *why;  /* the reason */
 } clt_notice;
 
 /* Start from {0}; free with clt_notices_free. */
@@ -15,7 +15,7 @@ typedef struct {
     size_t n, cap;
 } clt_notices;
 
-/* Copies `path`, borrows `why`. */
+/* Copies both. */
 void clt_notices_add(clt_notices *l, const char *path, const char *why);
 void clt_notices_free(clt_notices *l);
 

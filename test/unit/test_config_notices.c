@@ -73,6 +73,20 @@ static void notices_follow_what_is_done(void **state) {
     }
 }
 
+/* The reason is made from the rule's name. */
+static void an_unused_value_is_told_with_its_reason(void **state) {
+    (void)state;
+    clt_config *c = cu_load_with("optimizer={name: decoupled_lionw, eps: 1e-8}");
+    clt_strv lines = {0};
+    bool told = false;
+    clt_notices_lines(&c->notices, &lines);
+    for (size_t i = 0; i < lines.n; i++)
+        told |= !strcmp(lines.v[i], "key optimizer.eps has no effect here: decoupled_lionw has no eps");
+    assert_true(told);
+    clt_strv_free(&lines);
+    clt_config_free(c);
+}
+
 /* One line for each reason, whatever the number of keys. */
 static void keys_with_one_reason_share_a_line(void **state) {
     (void)state;
@@ -226,6 +240,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keys_without_effect_have_notices),
         cmocka_unit_test(notices_follow_what_is_done),
+        cmocka_unit_test(an_unused_value_is_told_with_its_reason),
         cmocka_unit_test(keys_with_one_reason_share_a_line),
         cmocka_unit_test(mixed_precision_without_effect_has_a_notice),
         cmocka_unit_test(kill_loss_spike_sets_the_guard),
