@@ -294,7 +294,7 @@ static shape draw(void) {
                    .heads = a.heads,
                    .kv_heads = a.kv_heads,
                    .head_dim = a.head_dim,
-                   .type = a.type == CLT_F32 ? CLT_BF16 : a.type,
+                   .type = a.type,
                    .window = a.window,
                    .softcap = a.softcap,
                    .dropout = a.dropout,

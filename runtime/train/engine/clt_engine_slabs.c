@@ -16,7 +16,6 @@
  * cltrain.offload_gradients the sums of gradients. */
 #include <string.h>
 
-#include "runtime/device/clt_spool.h"
 #include "runtime/train/engine/clt_engine_internal.h"
 
 static clt_status add_slabs(void *ctx, clt_ref dst, clt_ref src, uint64_t count) {
@@ -65,20 +64,20 @@ static clt_slab_range *find_own(const clt_engine *e, int *n) {
 }
 
 /* What this rank updates, but for its first `resident` elements, which are on the device. */
-static clt_status own_away(clt_engine *e, const char *name, clt_slab **out) {
+static clt_status own_away(clt_engine *e, uint64_t resident, bool in_file, const char *name, clt_slab **out) {
     int n;
     clt_slab_range *own = find_own(e, &n);
     uint64_t owned = 0;
     for (int i = 0; i < n; i++) owned += own[i].count;
-    const clt_status st = create_away(e, own, n, CLT_MIN(owned, e->plan->memory.resident), sizeof(float),
-                                      e->cfg->shard.offload == CLT_OFFLOAD_FILE, name, out);
+    const clt_status st = create_away(e, own, n, CLT_MIN(owned, resident), sizeof(float), in_file, name, out);
     clt_free(own);
     return st;
 }
 
 /* Optimizer state. */
 static clt_status create_state(clt_engine *e, const char *name, clt_slab **out) {
-    if (e->offloads) return own_away(e, name, out);
+    if (e->offloads)
+        return own_away(e, e->plan->memory.resident, e->cfg->shard.offload == CLT_OFFLOAD_FILE, name, out);
     return e->stage == 0 ? clt_slab_create(device_of(e), &e->table, 0, name, out)
                          : own_ranges(e, 4, name, out);
 }
@@ -241,12 +240,8 @@ static clt_status sum_in_file(clt_engine *e, clt_slab **out) {
 
 static clt_status create_sum(clt_engine *e, clt_slab **out) {
     if (!e->host_gradients) return own_ranges(e, 4, "gradients", out);
-    if (e->cfg->shard.gradients == CLT_OFFLOAD_FILE) return sum_in_file(e, out);
-    int n;
-    clt_slab_range *own = find_own(e, &n);
-    const clt_status st = create_away(e, own, n, 0, sizeof(float), false, "gradients", out);
-    clt_free(own);
-    return st;
+    return e->cfg->shard.gradients == CLT_OFFLOAD_FILE ? sum_in_file(e, out)
+                                                       : own_away(e, 0, false, "gradients", out);
 }
 
 /* Those of units, and sums of the own ranges between rounds. */
