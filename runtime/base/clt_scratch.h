@@ -90,7 +90,8 @@ typedef struct {
         both; /* both: bytes of the two directions together while both go on, as in an update */
 } clt_scratch_rates;
 /* Writes `bytes` to a scratch, reads them back, then does both at once; each part ends after `seconds` at the
- * latest and then counts what it has moved. Errors of clt_scratch_open and clt_scratch_grow. */
+ * latest and then counts what it has moved; only what was written is read. Errors of clt_scratch_open and
+ * clt_scratch_grow. */
 clt_status clt_scratch_measure(const char *folder, uint64_t bytes, double seconds, clt_scratch_rates *out);
 
 #endif

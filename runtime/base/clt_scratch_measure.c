@@ -33,8 +33,8 @@ static uint64_t plan_both(const probe *p, uint64_t n, bool *write) {
     return *write ? n / 2 : p->stretches / 2 + n / 2;
 }
 
-/* Runs a part with `ahead` operations in progress; *rate: bytes per second. */
-static clt_status run(probe *p, planner plan, uint64_t ahead, double *rate) {
+/* Runs a part with `ahead` operations in progress; *rate: bytes per second; *stretches: how many it moved. */
+static clt_status run(probe *p, planner plan, uint64_t ahead, double *rate, uint64_t *stretches) {
     const double start = clt_now();
     clt_status st = CLT_OK;
     uint64_t n = 0;
@@ -51,6 +51,7 @@ static clt_status run(probe *p, planner plan, uint64_t ahead, double *rate) {
         if (st == CLT_OK) st = end;
     }
     *rate = (double)n * MOST / CLT_MAX(clt_now() - start, 1e-9);
+    *stretches = n;
     return st;
 }
 
@@ -71,9 +72,11 @@ static clt_status measure(probe *p, char *memory, clt_scratch_rates *out) {
         fill(p->memory[i], 88172645463325252 + (uint64_t)i);
     }
     CLT_TRY(clt_scratch_grow(p->s, p->stretches * MOST, &p->offset));
-    CLT_TRY(run(p, plan_write, AHEAD, &out->write));
-    CLT_TRY(run(p, plan_read, AHEAD, &out->read));
-    return run(p, plan_both, 2 * AHEAD, &out->both);
+    uint64_t written, read;
+    CLT_TRY(run(p, plan_write, AHEAD, &out->write, &written));
+    p->stretches = CLT_MAX(written / 2 * 2, (uint64_t)2); /* what was never written costs nothing to read */
+    CLT_TRY(run(p, plan_read, AHEAD, &out->read, &read));
+    return run(p, plan_both, 2 * AHEAD, &out->both, &read);
 }
 
 clt_status clt_scratch_measure(const char *folder, uint64_t bytes, double seconds, clt_scratch_rates *out) {

@@ -38,11 +38,13 @@ char *step_offload_keys(const step_offload_options *o) {
 
 /* --- before a step --- */
 
-/* What other work leaves of a disk changes within minutes: it is measured before and after the steps. */
-static clt_status measure_disk(const char *folder, clt_scratch_rates *out) {
-    enum { DISK = 1 << 30 };
+/* What other work leaves of a disk changes within minutes: it is measured before and after the steps. A small
+ * file could be in a cache of the disk or of the host of a virtual machine; `files`: bytes of the steps' own.
+ */
+static clt_status measure_disk(const char *folder, uint64_t files, clt_scratch_rates *out) {
+    static const uint64_t most_bytes = 8ull << 30;
     static const double most_seconds = 3;
-    return clt_scratch_measure(folder, DISK, most_seconds, out);
+    return clt_scratch_measure(folder, CLT_MIN(files, most_bytes), most_seconds, out);
 }
 
 static void add_mean(clt_scratch_rates *to, const clt_scratch_rates *x) {
@@ -56,7 +58,7 @@ clt_status step_offload_begin(const step_offload_options *o, clt_device *dev, co
     enum { PIECE = 8 << 20, LINK = 256 << 20 };
     const uint64_t have = clt_host_memory() / 10 * 9, pinned = clt_plan_pinned_bytes(&p->memory);
     char need[32], room[32];
-    *out = (step_offload){0};
+    *out = (step_offload){.file_bytes = clt_plan_files_bytes(&p->memory)};
     if (pinned > have)
         return clt_error(CLT_NO_MEMORY,
                          "the step puts %s into host memory, %s are available: use a smaller %s",
@@ -64,7 +66,7 @@ clt_status step_offload_begin(const step_offload_options *o, clt_device *dev, co
                          o->activations ? "--microbatch"
                          : o->where     ? "--offload-ratio"
                                         : "--model");
-    if (o->folder) CLT_TRY(measure_disk(o->folder, &out->disk));
+    if (o->folder) CLT_TRY(measure_disk(o->folder, out->file_bytes, &out->disk));
     return step_offload_any(o) ? bench_link_measure(dev, PIECE, LINK, &out->link) : CLT_OK;
 }
 
@@ -89,7 +91,7 @@ void step_offload_end(const step_offload_options *o, step_offload *w, const clt_
     clt_scratch_rates after;
     clt_device_counters counters;
     clt_error_quiet(true); /* the steps' files may leave no room */
-    if (o->folder && measure_disk(o->folder, &after) == CLT_OK) add_mean(&w->disk, &after);
+    if (o->folder && measure_disk(o->folder, w->file_bytes, &after) == CLT_OK) add_mean(&w->disk, &after);
     clt_error_quiet(false);
     clt_device_get_counters(dev, &counters);
     w->device_bytes = counters.bytes;
@@ -223,8 +225,7 @@ void step_offload_print(const step_offload_options *o, const step_offload *w, co
     printf(
         "  state        %s in host memory, %s in files, %s of what is offloaded on the device; %s of device "
         "memory in use\n",
-        clt_human_bytes((double)w->pinned_bytes, host),
-        clt_human_bytes((double)clt_plan_files_bytes(m), file),
+        clt_human_bytes((double)w->pinned_bytes, host), clt_human_bytes((double)w->file_bytes, file),
         clt_human_bytes((double)m->resident_bytes, stays), clt_human_bytes((double)w->device_bytes, device));
     printf(
         "  a step       moves %.2f GB to the device and %.2f GB back, of which its update %.2f and %.2f GB\n",
@@ -249,7 +250,7 @@ void step_offload_json(const step_offload_options *o, const step_offload *w, con
                  "\"step_written_bytes\": %llu, \"update_seconds\": %.6g, "
                  "\"update_gbps\": %.6g, \"alone_gbps\": %.6g, \"update_share\": %.4f, ",
                  o->where ? o->where : "none", (unsigned long long)w->pinned_bytes,
-                 (unsigned long long)clt_plan_files_bytes(m), (unsigned long long)m->resident_bytes,
+                 (unsigned long long)w->file_bytes, (unsigned long long)m->resident_bytes,
                  (unsigned long long)w->device_bytes, (unsigned long long)w->moved_in,
                  (unsigned long long)w->moved_out, (unsigned long long)w->step.read,
                  (unsigned long long)w->step.written, w->step.seconds,

@@ -24,6 +24,7 @@ typedef struct {
     clt_offload_traffic step;            /* of one step's update, and its seconds */
     uint64_t moved_in, moved_out;        /* bytes to the device and back, of a whole step */
     uint64_t device_bytes, pinned_bytes; /* in use */
+    uint64_t file_bytes;                 /* in files, as planned */
 } step_offload;
 
 /* Whether there is anything to measure. */
