@@ -296,6 +296,52 @@ static void model_shapes_match(void **state) {
     tu_each_variant("gemm8", model);
 }
 
+/* --- random cases --- */
+
+static gemm8_case drawn[2000];
+static size_t n_drawn;
+
+static gemm8_case draw(void) {
+    gemm8_case t = {.form = (clt_gemm8_form)tu_draw(3), .block = tu_one_in(2) ? 64 : 128, .pad = tu_draw(5)};
+    t.m = 1 + tu_draw(tu_one_in(2) ? 40 : 500), t.n = 1 + tu_draw(tu_one_in(2) ? 40 : 500);
+    t.blocks = 1 + tu_draw(CLT_MIN(24, 1 + 40000000 / (t.m * t.n * t.block)));
+    t.kind = (int)tu_draw(5);
+    do {
+        t.group = t.form == CLT_GEMM8_SAMPLES ? 1 + tu_draw(t.blocks) : t.blocks;
+    } while (t.blocks % t.group);
+    if (t.form != CLT_GEMM8_PRODUCT) {
+        t.accumulate = tu_one_in(2);
+        return t;
+    }
+    t.b_tile = tu_one_in(2), t.a_tile = t.b_tile && tu_one_in(3);
+    t.bias = tu_one_in(3), t.residual = tu_one_in(3);
+    t.out = t.aux = (clt_dtype)tu_draw(CLT_DTYPE_COUNT);
+    t.accumulate = t.out == CLT_F32 && tu_one_in(3);
+    if (t.kind == 0 && tu_one_in(3)) {
+        t.pre = tu_one_in(2), t.act = CLT_ACT_GELU;
+    } else if (t.kind == 0 && tu_one_in(2)) {
+        t.grad_act = CLT_ACT_GELU;
+    }
+    return t;
+}
+
+static void random_cases(int d, const char *id) {
+    char what[256];
+    for (size_t i = 0; i < n_drawn; i++) {
+        if (!takes(d, id, &drawn[i])) continue;
+        describe(id, &drawn[i], what);
+        tu_say_random(what);
+        run_case(d, id, &drawn[i]);
+    }
+}
+
+static void random_cases_match(void **state) {
+    (void)state;
+    n_drawn = (size_t)CLT_MIN(tu_random_cases(), (int)CLT_COUNT_OF(drawn));
+    for (size_t i = 0; i < n_drawn; i++) drawn[i] = draw();
+    tu_each_variant("gemm8", random_cases);
+}
+
 /* --- what the contract promises --- */
 
 /* The sum of a block of -128 * -128 and of -128 * 127 is exact, also in fp32. */
@@ -392,6 +438,8 @@ static void bad_calls_are_refused(void **state) {
 
 int main(int argc, char **argv) {
     tu_init(argc, argv);
+    const struct CMUnitTest by_chance[] = {cmocka_unit_test(random_cases_match)};
+    if (tu_random_cases()) return tu_run(by_chance, CLT_COUNT_OF(by_chance));
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(oracle_is_the_formula),    cmocka_unit_test(bad_calls_are_refused),
         cmocka_unit_test(ragged_shapes_match),      cmocka_unit_test(epilogues_match),

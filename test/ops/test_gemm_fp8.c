@@ -229,11 +229,16 @@ static void free_call(call *x) {
     tu_release();
 }
 
-static void run_product(int d, const char *id, const product_case *t) {
-    char what[160];
-    snprintf(what, sizeof what, "%s %lldx%lldx%lld %s by %s, act %d grad %d to %s", id, (long long)t->m,
+static void describe(const char *id, const product_case *t, char what[160]) {
+    snprintf(what, 160, "%s %lldx%lldx%lld %s by %s, act %d grad %d to %s", id, (long long)t->m,
              (long long)t->n, (long long)t->k, clt_fp8_table[t->a].name, clt_fp8_table[t->b].name,
              (int)t->act, (int)t->grad_act, clt_dtype_name(t->out));
+    tu_say_random(what);
+}
+
+static void run_product(int d, const char *id, const product_case *t) {
+    char what[160];
+    describe(id, t, what);
     call x = make_call(d, t);
     tu_assert_ok(clt_op_gemm_fp8(tu_ops(d), &x.p), what);
     clt_ref_gemm_fp8(&x.ref);
@@ -321,12 +326,14 @@ static void check_near(const call *x, const float *got, const char *id) {
 
 /* Returns whether the row takes the case. */
 static bool run_fast(int d, clt_ops *ops, const clt_variant *v, const product_case *t) {
+    char what[160];
     const char *const id = v->id;
     const size_t n = (size_t)(t->m * (t->n + t->pad));
     float *const got = clt_malloc(2 * n * sizeof *got), *const again = got + n;
     call x = make_call(d, t);
     const bool takes_it = clt_gemm_fp8_takes(v, &x.p);
     if (takes_it) {
+        describe(id, t, what);
         tu_assert_ok(clt_op_gemm_fp8(ops, &x.p), id);
         tu_assert_ok(clt_ref_read_as(x.c.t.ref, t->out, got, n), id);
         check_near(&x, got, id);
@@ -339,6 +346,26 @@ static bool run_fast(int d, clt_ops *ops, const clt_variant *v, const product_ca
     clt_free(got);
     free_call(&x);
     return takes_it;
+}
+
+/* Every row of numerics fast of every device, of which each takes at least `least` cases; how many rows. */
+static int run_fast_rows(const product_case *cases, size_t n_cases, int least) {
+    int rows = 0;
+    for (int d = 0; d < tu_device_count(); d++) {
+        clt_ops *ops = tu_fast_ops(d);
+        int n;
+        const clt_variant *v = clt_ops_variants(ops, "gemm_fp8", &n);
+        for (int i = 0; i < n; i++) {
+            int taken = 0;
+            if (!strstr(v[i].requires, "numerics=fast")) continue;
+            tu_assert_ok(clt_variant_force(ops, "gemm_fp8", v[i].id), "force");
+            for (size_t c = 0; c < n_cases; c++) taken += run_fast(d, ops, &v[i], &cases[c]);
+            if (taken < least) fail_msg("%s takes %d of the cases", v[i].id, taken);
+            rows++;
+        }
+        clt_ops_destroy(ops);
+    }
+    return rows;
 }
 
 static void fast_rows_are_near(void **state) {
@@ -373,22 +400,45 @@ static void fast_rows_are_near(void **state) {
         {2100, 2052, 272, .residual = true, .finite = true, .aligned = true},
         {2100, 2056, 528, .out = CLT_BF16, .finite = true, .aligned = true},
         {2100, 2056, 1040, CLT_FP8_E5M2, .split = true, .out = CLT_BF16, .finite = true, .aligned = true}};
-    int rows = 0;
-    for (int d = 0; d < tu_device_count(); d++) {
-        clt_ops *ops = tu_fast_ops(d);
-        int n;
-        const clt_variant *v = clt_ops_variants(ops, "gemm_fp8", &n);
-        for (int i = 0; i < n; i++) {
-            int taken = 0;
-            if (!strstr(v[i].requires, "numerics=fast")) continue;
-            tu_assert_ok(clt_variant_force(ops, "gemm_fp8", v[i].id), "force");
-            for (size_t c = 0; c < CLT_COUNT_OF(cases); c++) taken += run_fast(d, ops, &v[i], &cases[c]);
-            if (taken < 2) fail_msg("%s takes %d of the cases", v[i].id, taken);
-            rows++;
-        }
-        clt_ops_destroy(ops);
+    if (!run_fast_rows(cases, CLT_COUNT_OF(cases), 2)) printf("skip: no device has a fast row of gemm_fp8\n");
+}
+
+/* --- random cases --- */
+
+static product_case drawn[2000];
+static size_t n_drawn;
+
+static product_case draw(void) {
+    const size_t f = (size_t)tu_draw(CLT_COUNT_OF(pairs));
+    product_case t = {.a = pairs[f][0], .b = pairs[f][1], .split = tu_one_in(2), .finite = true};
+    t.m = 1 + tu_draw(tu_one_in(2) ? 100 : 1200), t.n = 1 + tu_draw(tu_one_in(2) ? 100 : 1200);
+    t.k = 16 * (1 + tu_draw(CLT_MIN(600, 1 + 4000000 / (t.m * t.n))));
+    t.pad = tu_one_in(2) ? 0 : tu_draw(9), t.aligned = tu_one_in(2);
+    t.bias = tu_one_in(3), t.residual = tu_one_in(3);
+    t.out = t.aux = (clt_dtype)tu_draw(CLT_DTYPE_COUNT);
+    t.accumulate = t.out == CLT_F32 && tu_one_in(3);
+    if (tu_one_in(3)) {
+        t.pre = tu_one_in(2), t.act = CLT_ACT_GELU;
+    } else if (tu_one_in(3)) {
+        t.grad_act = CLT_ACT_GELU;
     }
-    if (!rows) printf("skip: no device has a fast row of gemm_fp8\n");
+    return t;
+}
+
+static void random_products(int d, const char *id) {
+    for (size_t i = 0; i < n_drawn; i++) {
+        product_case t = drawn[i];
+        t.aligned = false; /* with what lies around a tensor, which run_product compares, none is */
+        if (takes(d, "gemm_fp8", id, "FORMATS", (int)t.a)) run_product(d, id, &t);
+    }
+}
+
+static void random_cases_match(void **state) {
+    (void)state;
+    n_drawn = (size_t)CLT_MIN(tu_random_cases(), (int)CLT_COUNT_OF(drawn));
+    for (size_t i = 0; i < n_drawn; i++) drawn[i] = draw();
+    tu_each_variant("gemm_fp8", random_products);
+    run_fast_rows(drawn, n_drawn, 0);
 }
 
 /* --- what is refused --- */
@@ -445,6 +495,8 @@ static void bad_casts_are_refused(void **state) {
 
 int main(int argc, char **argv) {
     tu_init(argc, argv);
+    const struct CMUnitTest by_chance[] = {cmocka_unit_test(random_cases_match)};
+    if (tu_random_cases()) return tu_run(by_chance, CLT_COUNT_OF(by_chance));
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(casts_match),
         cmocka_unit_test(cast_is_the_formula),
