@@ -128,7 +128,7 @@ clt_status clt_tensor_set_check(const clt_tensor_set *set, const clt_slab_table 
             return clt_error(CLT_BAD_DATA, "%s belongs to another model: tensor '%s' (%s) is missing",
                              set->path, name, role);
         if (i < 0) {
-            clt_warn("%s has no tensor '%s' (%s); it keeps its value", set->path, name, role);
+            clt_warn("%s has no tensor '%s' (%s); it keeps its initial value", set->path, name, role);
             continue;
         }
         set->at(set->ctx, i, &t);

@@ -99,6 +99,11 @@ train partscut 0 max_duration=4ba 'load_ignore_keys=[transformer.wte.weight]'
 CLTRAIN_INJECT=nan=6:7 train partscut 0 cltrain.guards.nonfinite=rollback cltrain.guards.nonfinite_in_a_row=2
 same "a roll-back after load_ignore_keys" parts partscut
 
+# Weights that a load leaves out have their initial values.
+train fresh 0 load_path=null max_duration=4ba
+train ignored 0 max_duration=4ba load_weights_only=true 'load_ignore_keys=["*"]'
+same "load_ignore_keys leaves initial values" fresh ignored
+
 # --- not finite, with sharded state ---
 
 # A model of which every rank owns a part: all ranks judge the step alike, and no owner changes its weights.

@@ -179,6 +179,9 @@ clt_status clt_run_load(clt_run *r, const char *path, bool resume, bool own) {
     if (st == CLT_OK) st = clt_weight_source_use_map(src, clt_engine_table(r->engine), map, opt);
     if (st == CLT_OK) st = resample_all(r, src);
     if (st == CLT_OK && resume) st = check_complete(r, src, opt);
+    if (st == CLT_OK && opt && (opt->ignore_count || opt->loose)) /* what the load may leave */
+        st = clt_model_init_weights(c->model, clt_engine_table(r->engine), (uint64_t)r->plan.seed,
+                                    parts[0].slab);
     if (st == CLT_OK)
         st = clt_weight_source_load(src, clt_engine_table(r->engine), parts, resume ? n : 1, opt);
     clt_weight_source_close(src);

@@ -318,7 +318,8 @@ void clt_run_compare_variants(clt_run *r);
  * Sets origin.path, resumed, autoresumed. */
 clt_status clt_run_find_start(clt_run *r);
 /* Fills the engine's slabs. resume: the whole state; otherwise only the weights. own: a checkpoint of this
- * run, which must be complete; otherwise load_ignore_keys and load_strict_model_weights apply. */
+ * run, which must be complete; otherwise load_ignore_keys and load_strict_model_weights apply, and weights
+ * that they leave out have their initial values. */
 clt_status clt_run_load(clt_run *r, const char *path, bool resume, bool own);
 /* Saves the state of the last finished step and waits. A failure sets r->saves.failed; training continues. */
 void clt_run_save(clt_run *r);
