@@ -16,6 +16,14 @@ report "export" $?
 report "the same bits under the same names" $?
 grep -q '"architecture": "vit_base_patch16_224"' "$tmp/out/config.json" && grep -q '"embed_dim": 160' "$tmp/out/config.json"
 report "config.json is one of timm's" $?
+grep -q '"pretrained_cfg": {' "$tmp/out/config.json" && grep -q '^    "global_pool": "token"' "$tmp/out/config.json"
+report "config.json has what timm builds a model of" $?
+if "${PYTHON:-python3}" -c 'import timm' 2>/dev/null; then
+    "${PYTHON:-python3}" -c 'import sys, timm; timm.create_model("local-dir:" + sys.argv[1], pretrained=True)' "$tmp/out" >"$log" 2>&1
+    report "timm loads it" $?
+else
+    echo "skipped: timm loads it (${PYTHON:-python3} has no package timm)"
+fi
 "$cltrain" ckpt import "$tmp/out" "$tmp/again" >"$log" 2>&1 && "$cltrain" ckpt diff "$tmp/run" "$tmp/again" >>"$log" 2>&1
 report "an export imports" $?
 mkdir "$tmp/hub"

@@ -55,17 +55,24 @@ static void example(const clt_model_config *config, int64_t seq, int64_t samples
     }
 }
 
-/* The config.json of timm's models on a hub, beside cltrain's keys. */
+/* The config.json of timm's models on a hub, beside cltrain's keys. timm builds the model of model_args
+ * alone, and takes the whole file for pretrained_cfg if that is missing. */
 static json_t *hf_config(const clt_model_config *config) {
     const clt_vit_config *v = (const clt_vit_config *)config;
     const clt_mpt_config *c = &v->block;
+    const char *pool = v->average ? "avg" : "token";
+    const json_int_t side = v->image_size, classes = c->vocab_size, width = c->d_model;
     json_t *o = clt_vit_to_json(config);
-    json_t *timm = json_pack(
-        "{s:s s:I s:I s:s s:{s:I s:I s:I s:I s:I s:f s:b}}", "architecture", "vit_base_patch16_224",
-        "num_classes", (json_int_t)c->vocab_size, "num_features", (json_int_t)c->d_model, "global_pool",
-        v->average ? "avg" : "token", "model_args", "img_size", (json_int_t)v->image_size, "patch_size",
-        (json_int_t)v->patch_size, "embed_dim", (json_int_t)c->d_model, "depth", (json_int_t)c->n_layers,
-        "num_heads", (json_int_t)c->n_heads, "mlp_ratio", v->mlp_ratio, "qkv_bias", c->attention_bias);
+    json_t *args = json_pack("{s:I s:I s:I s:I s:I s:f s:b s:s s:f s:f s:f}", "img_size", side, "patch_size",
+                             (json_int_t)v->patch_size, "embed_dim", width, "depth", (json_int_t)c->n_layers,
+                             "num_heads", (json_int_t)c->n_heads, "mlp_ratio", v->mlp_ratio, "qkv_bias",
+                             c->attention_bias, "global_pool", pool, "drop_path_rate", c->drop_path,
+                             "pos_drop_rate", c->emb_pdrop, "attn_drop_rate", c->attn_pdrop);
+    json_t *timm = json_pack("{s:s s:I s:I s:s s:o s:{s:[i,I,I] s:b s:I s:n s:s s:s}}", "architecture",
+                             "vit_base_patch16_224", "num_classes", classes, "num_features", width,
+                             "global_pool", pool, "model_args", args, "pretrained_cfg", "input_size", 3, side,
+                             side, "fixed_input_size", 1, "num_classes", classes, "pool_size", "first_conv",
+                             "patch_embed.proj", "classifier", "head");
     json_object_update(o, timm);
     json_decref(timm);
     return o;
