@@ -419,8 +419,25 @@ static clt_status write_and_rename(const char *path, const void *data, size_t by
     return st;
 }
 
+/* A device, a pipe, or a name of an open file like /dev/stdout: a rename would replace the name by a file. */
+static bool is_no_file(const char *path) {
+    static const char *const open_files[] = {"/dev/std", "/dev/fd/", "/proc/self/fd/"};
+    clt_io_info info;
+    for (size_t i = 0; i < CLT_COUNT_OF(open_files); i++)
+        if (!strncmp(path, open_files[i], strlen(open_files[i]))) return true;
+    return !clt_io_try_stat(path, &info) && info.kind == CLT_IO_OTHER;
+}
+
+static clt_status write_through(const char *path, const void *data, size_t bytes) {
+    clt_file *f;
+    CLT_TRY(clt_file_open(path, CLT_IO_APPEND, &f));
+    clt_status st = clt_file_append(f, data, bytes), closed = clt_file_close(f);
+    return st == CLT_OK ? closed : st;
+}
+
 clt_status clt_io_write_atomic(const char *path, const void *data, size_t bytes) {
     if (clt_io_can(path, CLT_IO_APPEARS_WHOLE)) return write_file(path, data, bytes);
+    if (is_no_file(path)) return write_through(path, data, bytes);
     CLT_TRY(clt_io_require(path, CLT_IO_CAN_RENAME, "replacing a file"));
     return write_and_rename(path, data, bytes);
 }

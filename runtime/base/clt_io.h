@@ -130,7 +130,8 @@ clt_status clt_io_list(const char *path, clt_strv *names);
  * NUL byte follows the contents, which *bytes does not count. bytes may be NULL. */
 clt_status clt_io_read_all(const char *path, size_t limit, char **data, size_t *bytes);
 /* Replaces or creates a file in one step: at any time, also after a failure or a loss of power, `path` has
- * all of its old contents or all of the new ones. After success the new ones survive a loss of power.
+ * all of its old contents or all of the new ones. After success the new ones survive a loss of power. A
+ * symbolic link is replaced. What is no file (a device, a pipe, /dev/stdout) is written to instead.
  * CLT_BAD_CONFIG also if the storage has neither CLT_IO_CAN_RENAME nor CLT_IO_APPEARS_WHOLE. */
 clt_status clt_io_write_atomic(const char *path, const void *data, size_t bytes);
 /* A name beside `path` that no other process or thread of this host uses: PATH.tmp.PID.N. To be freed with

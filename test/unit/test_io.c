@@ -111,6 +111,26 @@ static void expect_text(const char *path, const char *want) {
     clt_free(text);
 }
 
+/* A pipe stays a pipe, and its reader gets the contents; a link to it, too. */
+static void test_no_file(void **state) {
+    (void)state;
+    char *dir = scratch(), *pipe = clt_path_join(dir, "pipe"), *link = clt_path_join(dir, "link"),
+         got[4] = "";
+    clt_io_info info;
+    assert_int_equal(mkfifo(pipe, 0600), 0);
+    assert_int_equal(symlink("pipe", link), 0);
+    const int fd = open(pipe, O_RDWR | O_CLOEXEC);
+    assert_int_equal(clt_io_write_atomic(pipe, "ab", 2), CLT_OK);
+    assert_int_equal(clt_io_write_atomic(link, "c", 1), CLT_OK);
+    assert_int_equal(read(fd, got, 3), 3);
+    assert_string_equal(got, "abc");
+    assert_int_equal(clt_io_stat(link, &info), CLT_OK);
+    assert_int_equal(info.kind, CLT_IO_OTHER);
+    close(fd);
+    assert_int_equal(clt_io_remove_tree(dir), CLT_OK);
+    clt_free(dir), clt_free(pipe), clt_free(link);
+}
+
 /* A plain path and its file:// URL are one file; several storages of one kind do not know each other. */
 static void test_components(void **state) {
     (void)state;
@@ -278,10 +298,10 @@ static void test_probes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_paths),      cmocka_unit_test(test_unknown_schemes),
-        cmocka_unit_test(test_components), cmocka_unit_test(test_log_file),
-        cmocka_unit_test(test_create_new), cmocka_unit_test(test_without_folders),
-        cmocka_unit_test(test_probes),
+        cmocka_unit_test(test_paths),           cmocka_unit_test(test_unknown_schemes),
+        cmocka_unit_test(test_no_file),         cmocka_unit_test(test_components),
+        cmocka_unit_test(test_log_file),        cmocka_unit_test(test_create_new),
+        cmocka_unit_test(test_without_folders), cmocka_unit_test(test_probes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
