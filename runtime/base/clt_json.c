@@ -1,5 +1,6 @@
 #include "runtime/base/clt_json.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -176,6 +177,13 @@ void clt_json_escape(clt_str *b, const char *s) {
             clt_str_addn(b, s, 1);
     }
     clt_str_add(b, "\"");
+}
+
+void clt_json_add_number(clt_str *b, const char *format, double v) {
+    if (isfinite(v))
+        clt_str_addf(b, format, v);
+    else
+        clt_str_add(b, "null");
 }
 
 const char *clt_json_real_text(double v, char *buf) {

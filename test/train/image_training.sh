@@ -50,7 +50,13 @@ for source in mds/jpeg imagefolder/train; do
     run threads 1 $source train_loader.dataset.decode_threads=1
     run stop 1 $source max_duration=4ba
     run stop 2 $source
-    for name in three threads stop; do
+    names='three threads stop'
+    if [ $source = mds/jpeg ]; then # without `local` shards are fetched into a folder below TMPDIR
+        mkdir -p "$tmp/fetched"
+        TMPDIR=$tmp/fetched run remote 1 $source train_loader.dataset.local=null train_loader.dataset.remote="$images/$source"
+        names+=' remote'
+    fi
+    for name in $names; do
         got=$("$cltrain" ckpt hash "$tmp/$name")
         [ -n "$want" ] && [ "$got" = "$want" ] || fail "$source, run '$name': hashes differ: $got, not $want"
     done

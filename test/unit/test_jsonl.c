@@ -1,4 +1,5 @@
 /* The JSONL reader: lines, limits, messages; and its fuzz target over the seeds and mutations of them. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -6,6 +7,7 @@
 
 #define FUZZ_ALPHABET "{}[]\",:\\u0 \n\r\t\xff"
 #define main replay_main
+#include "runtime/base/clt_json.h"
 #include "test/fuzz/fuzz_jsonl.c"
 #include "test/fuzz/replay.h"
 #undef main
@@ -119,6 +121,17 @@ static void test_limit(void **state) {
     clt_str_free(&b);
 }
 
+/* JSON has no numbers that are not finite. */
+static void test_numbers(void **state) {
+    clt_str b = {0};
+    (void)state;
+    clt_json_add_number(&b, "%.3g,", 0.5);
+    clt_json_add_number(&b, "%.3g", HUGE_VAL);
+    clt_json_add_number(&b, "%.3g", NAN);
+    assert_string_equal(b.s, "0.5,nullnull");
+    clt_str_free(&b);
+}
+
 static void test_fuzz_seeds(void **state) {
     (void)state;
     char *args[] = {"fuzz_jsonl", "-n", "2000", "test/fuzz/seeds/fuzz_jsonl/lines",
@@ -128,10 +141,8 @@ static void test_fuzz_seeds(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_nul),
-        cmocka_unit_test(test_limit),
-        cmocka_unit_test(test_fuzz_seeds),
+        cmocka_unit_test(test_messages), cmocka_unit_test(test_nul),        cmocka_unit_test(test_limit),
+        cmocka_unit_test(test_numbers),  cmocka_unit_test(test_fuzz_seeds),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -337,7 +337,7 @@ clt_status clt_config_check_ranks(const clt_config *c, int64_t exact_lanes, int 
 }
 
 bool clt_loader_config_has_data(const clt_loader_config *l) {
-    return l->local || l->n_streams > 0 || l->finetune.hf_name;
+    return l->local || l->remote || l->n_streams > 0 || l->finetune.hf_name;
 }
 
 clt_status clt_config_check_run(const clt_config *c, int ranks) {
@@ -346,6 +346,7 @@ clt_status clt_config_check_run(const clt_config *c, int ranks) {
     if (!clt_loader_config_has_data(&c->train))
         return clt_schema_fail(&r, "train_loader.dataset.local",
                                "is not given: name the folder of the MDS shards, or several as "
-                               "train_loader.dataset.streams");
+                               "train_loader.dataset.streams, or what is fetched as "
+                               "train_loader.dataset.remote");
     return CLT_OK;
 }

@@ -33,13 +33,9 @@ static clt_status jsonl_close(void *state) {
     return st;
 }
 
-/* NaN and infinity become null, because JSON has neither. */
 static void number(clt_str *b, const char *key, double v, const char *fmt) {
     clt_str_addf(b, ",\"%s\":", key);
-    if (isfinite(v))
-        clt_str_addf(b, fmt, v);
-    else
-        clt_str_add(b, "null");
+    clt_json_add_number(b, fmt, v);
 }
 
 /* Closes the row's JSON object, passes it to callback and file, and frees it. */
