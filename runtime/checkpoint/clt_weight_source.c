@@ -234,6 +234,8 @@ clt_status clt_weight_source_open(const char *path, clt_weight_source **out) {
 void clt_weight_source_close(clt_weight_source *s) {
     if (!s) return;
     clt_ckpt_close(s->ckpt);
+    for (int i = 0; i < s->n_replaced; i++) clt_free(s->replaced[i].values);
+    clt_free(s->replaced);
     for (int i = 0; i < s->views; i++) clt_free(s->view[i].values);
     for (int i = 0; i < s->shards; i++) clt_safetensors_close(s->shard[i]);
     clt_free(s->shard);
@@ -249,6 +251,18 @@ void clt_weight_source_close(clt_weight_source *s) {
 }
 
 /* --- tensors --- */
+
+static const clt_replaced *find_replaced(const clt_weight_source *s, int i) {
+    for (int n = 0; n < s->n_replaced; n++)
+        if (s->replaced[n].tensor == i) return &s->replaced[n];
+    return NULL;
+}
+
+/* Shape and count of a tensor with out->dims dimensions. */
+static void set_shape(clt_ckpt_tensor *out, const int64_t *shape) {
+    out->count = 1;
+    for (int d = 0; d < out->dims; d++) out->count *= (uint64_t)(out->shape[d] = shape[d]);
+}
 
 clt_source_kind clt_weight_source_kind(const clt_weight_source *s) {
     return s->kind;
@@ -280,15 +294,15 @@ int clt_weight_source_count(const clt_weight_source *s) {
 
 void clt_weight_source_at(const clt_weight_source *s, int i, clt_ckpt_tensor *out) {
     if (s->ckpt) {
+        const clt_replaced *r = find_replaced(s, i);
         clt_ckpt_at(s->ckpt, i, out);
+        if (r) set_shape(out, r->shape);
         return;
     }
     const clt_view *v = &s->view[i % s->views];
-    *out = (clt_ckpt_tensor){.name = v->name,
-                             .role = clt_universal_role((clt_universal_state)(i / s->views)),
-                             .dims = v->dims,
-                             .count = 1};
-    for (int d = 0; d < v->dims; d++) out->count *= (uint64_t)(out->shape[d] = v->shape[d]);
+    *out = (clt_ckpt_tensor){
+        .name = v->name, .role = clt_universal_role((clt_universal_state)(i / s->views)), .dims = v->dims};
+    set_shape(out, v->shape);
 }
 
 int clt_weight_source_find(const clt_weight_source *s, const char *role, const char *name) {
@@ -309,6 +323,11 @@ clt_status clt_source_read_file(clt_weight_source *s, const clt_view *v, int rol
 }
 
 clt_status clt_weight_source_read(clt_weight_source *s, int i, uint64_t first, float *dst, uint64_t count) {
+    const clt_replaced *r = find_replaced(s, i);
+    if (r) {
+        memcpy(dst, r->values + first, count * sizeof *dst);
+        return CLT_OK;
+    }
     if (s->ckpt) return clt_ckpt_read(s->ckpt, i, first, dst, count);
     const clt_view *v = &s->view[i % s->views];
     const int role = i / s->views;
@@ -322,7 +341,12 @@ clt_status clt_weight_source_read(clt_weight_source *s, int i, uint64_t first, f
 
 void clt_weight_source_replace(clt_weight_source *s, int i, const int64_t *shape, float *values) {
     if (s->ckpt) {
-        clt_free(values);
+        clt_ckpt_tensor t;
+        clt_ckpt_at(s->ckpt, i, &t);
+        s->replaced = clt_realloc(s->replaced, ((size_t)s->n_replaced + 1) * sizeof *s->replaced);
+        clt_replaced *r = &s->replaced[s->n_replaced++];
+        *r = (clt_replaced){.tensor = i, .values = values};
+        memcpy(r->shape, shape, (size_t)t.dims * sizeof *shape);
         return;
     }
     clt_view *v = &s->view[i];
@@ -392,7 +416,7 @@ static clt_tensor_set set_of(clt_weight_source *s) {
 
 clt_status clt_weight_source_load(clt_weight_source *s, const clt_slab_table *table,
                                   const clt_ckpt_part *parts, int n, const clt_load_options *opt) {
-    if (s->ckpt) return clt_ckpt_load(s->ckpt, table, parts, n, opt);
+    if (s->ckpt && !s->n_replaced) return clt_ckpt_load(s->ckpt, table, parts, n, opt);
     clt_tensor_set set = set_of(s);
     return clt_tensor_set_load(&set, table, parts, n, opt);
 }

@@ -53,8 +53,8 @@ int clt_weight_source_count(const clt_weight_source *s);
 void clt_weight_source_at(const clt_weight_source *s, int i, clt_ckpt_tensor *out);
 int clt_weight_source_find(const clt_weight_source *s, const char *role, const char *name); /* -1: absent */
 clt_status clt_weight_source_read(clt_weight_source *s, int i, uint64_t first, float *dst, uint64_t count);
-/* Tensor i, a weight of other programs' files, is from then on `values`, which it takes over (clt_free). No
- * effect on checkpoints but that. */
+/* Tensor i, a weight, is from then on `values`, which it takes over (clt_free); at most once for a tensor. A
+ * load of a checkpoint then reads it chunk by chunk. */
 void clt_weight_source_replace(clt_weight_source *s, int i, const int64_t *shape, float *values);
 /* Verifies every chunk of a checkpoint, or the hashes that a safetensors file has in its metadata. *hashed
  * (may be NULL): how many tensors have a hash. */

@@ -18,6 +18,13 @@ typedef struct {
     float *values; /* clt_weight_source_replace; NULL: those of the file */
 } clt_view;
 
+/* A weight of a checkpoint that clt_weight_source_replace gave other values. */
+typedef struct {
+    int tensor;
+    int64_t shape[CLT_MAX_DIMS];
+    float *values;
+} clt_replaced;
+
 /* What a map reads from: the files of one role. */
 typedef struct {
     clt_weight_source *source;
@@ -28,6 +35,8 @@ struct clt_weight_source {
     clt_source_kind kind;
     char *path, *model;
     clt_ckpt_reader *ckpt;
+    clt_replaced *replaced; /* of ckpt */
+    int n_replaced;
     clt_safetensors **shard;
     int shards;
     clt_universal *universal;

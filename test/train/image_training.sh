@@ -66,6 +66,13 @@ for source in mds/jpeg imagefolder/train; do
     echo "same: $source with mixup and cutmix on 1 and 3 ranks, other threads, and resumed: $(echo $want)"
 done
 
+# Weights of another image size: those of a checkpoint and those of its export give the same positions.
+"$cltrain" ckpt export "$tmp/one" "$tmp/export" >"$log" 2>&1 || fail "export"
+for from in one export; do
+    run "larger_$from" 1 mds/jpeg load_path="$tmp/$from" load_weights_only=true model.image_size=48 max_duration=1ba
+done
+[ "$("$cltrain" ckpt hash "$tmp/larger_one")" = "$("$cltrain" ckpt hash "$tmp/larger_export")" ] || fail "positions are resampled"
+
 # Wherever a user reads about the run it counts images, under Composer's names, and says nothing of tokens.
 run words 1 mds/jpeg max_duration=3ba cltrain.csv="$tmp/words.csv" cltrain.prometheus="$tmp/words.prom" \
     "callbacks={speed_monitor: {}, early_stopper: {monitor: MulticlassAccuracy, dataloader_label: val}}"

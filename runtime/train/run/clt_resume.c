@@ -148,12 +148,12 @@ static clt_status resample(const clt_run *r, clt_weight_source *src, int i, cons
     return st;
 }
 
-/* Tensors that depend on a size which files of other programs may have otherwise. */
+/* Weights that depend on a size which may differ in the files. */
 static clt_status resample_all(const clt_run *r, clt_weight_source *src) {
     const clt_slab_table *table = clt_engine_table(r->engine);
     for (int entry = 0; entry < table->n; entry++) {
         const clt_slab_entry *e = &table->entry[entry];
-        const int i = clt_weight_source_checkpoint(src) ? -1 : clt_weight_source_find(src, "weight", e->name);
+        const int i = clt_weight_source_find(src, "weight", e->name);
         clt_ckpt_tensor t;
         if (i < 0) continue;
         clt_weight_source_at(src, i, &t);
@@ -177,7 +177,7 @@ clt_status clt_run_load(clt_run *r, const char *path, bool resume, bool own) {
     clt_status st = clt_weight_source_open(path, &src);
     if (st == CLT_OK) st = clt_model_weight_map(c->model, clt_engine_table(r->engine), &map);
     if (st == CLT_OK) st = clt_weight_source_use_map(src, clt_engine_table(r->engine), map, opt);
-    if (st == CLT_OK) st = resample_all(r, src);
+    if (st == CLT_OK && !resume) st = resample_all(r, src);
     if (st == CLT_OK && resume) st = check_complete(r, src, opt);
     if (st == CLT_OK && opt && (opt->ignore_count || opt->loose)) /* what the load may leave */
         st = clt_model_init_weights(c->model, clt_engine_table(r->engine), (uint64_t)r->plan.seed,
