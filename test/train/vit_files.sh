@@ -26,6 +26,9 @@ else
 fi
 "$cltrain" ckpt import "$tmp/out" "$tmp/again" >"$log" 2>&1 && "$cltrain" ckpt diff "$tmp/run" "$tmp/again" >>"$log" 2>&1
 report "an export imports" $?
+"$cltrain" ckpt export "$tmp/run" "$tmp/shards" --shard-bytes 400000 >"$log" 2>&1 && [ -e "$tmp/shards/model-00002-of-00003.safetensors" ] &&
+    "$cltrain" ckpt export "$tmp/run" "$tmp/shards" --overwrite >>"$log" 2>&1 && [ "$(echo "$tmp"/shards/*.safetensors)" = "$tmp/shards/model.safetensors" ]
+report "no shards of an earlier export remain" $?
 mkdir "$tmp/hub"
 cp "$golden/vit/model.safetensors" "$golden/vit/timm/config.json" "$tmp/hub/"
 "$cltrain" ckpt import "$tmp/hub" "$tmp/hub_run" >"$log" 2>&1 && "$cltrain" ckpt diff "$tmp/run" "$tmp/hub_run" >>"$log" 2>&1

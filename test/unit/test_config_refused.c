@@ -165,6 +165,7 @@ static const struct {
     {"save_folder=gs://bucket/x", "save_folder", "S3-compatible"},
     {"load_path=gs://bucket/x", "load_path", "S3-compatible"},
     {"save_filename=../x", "save_filename", "plain name"},
+    {"save_latest_filename=metrics.jsonl", "save_latest_filename", "a file of its own with this name"},
     {"run_name=../../x", "run_name", "folder"},
     {"console_log_interval=10tok", "console_log_interval", "batches"},
     {"cltrain.zero_stage=4", "cltrain.zero_stage", "auto, 0, 1, 2 or 3"},

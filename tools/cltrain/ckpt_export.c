@@ -229,6 +229,33 @@ static clt_status check_free(const char *out) {
     return CLT_OK;
 }
 
+/* Whether this export writes a file of this name. */
+static bool is_own_shard(const job *j, const char *name) {
+    bool own = false;
+    for (int s = 0; s < j->shards && !own; s++) {
+        char *mine = shard_name(j, s);
+        own = !strcmp(mine, name);
+        clt_free(mine);
+    }
+    return own;
+}
+
+/* Shards of an earlier export: nothing reads them any more. */
+static void remove_other_shards(const job *j, bool universal) {
+    clt_strv names = {0};
+    if (clt_io_list(j->out, &names) != CLT_OK) names.n = 0;
+    for (size_t i = 0; i < names.n; i++) {
+        int shard, of, end = 0;
+        const char *name = names.v[i];
+        if (sscanf(name, "model-%5d-of-%5d.safetensors%n", &shard, &of, &end) != 2 || !end || name[end])
+            continue;
+        char *path = universal || !is_own_shard(j, name) ? clt_path_join(j->out, name) : NULL;
+        if (path) clt_io_try_unlink(path);
+        clt_free(path);
+    }
+    clt_strv_free(&names);
+}
+
 /* Of an earlier export, the forms of weights that this one does not write: readers would take them. */
 static void remove_other_forms(const job *j, bool universal) {
     const char *const forms[] = {j->shards > 1 || universal ? weights_name : NULL,
@@ -238,6 +265,7 @@ static void remove_other_forms(const job *j, bool universal) {
         if (path && clt_io_is_file(path)) clt_io_try_unlink(path);
         clt_free(path);
     }
+    remove_other_shards(j, universal);
 }
 
 static clt_status export_to(clt_weight_source *s, const char *out, const export_options *opt) {

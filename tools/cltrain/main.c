@@ -30,7 +30,7 @@ static void print_help(void) {
          "  cltrain generate runs/my-run/ep0-ba100 --prompt \"Once upon\"\n"
          "\n"
          "Usage: cltrain COMMAND [arguments]\n"
-         "Trains MPT language models on any device with an OpenCL driver.\n"
+         "Trains language models and Vision Transformers on any device with an OpenCL driver.\n"
          "\n"
          "Commands (details: cltrain COMMAND --help)");
     for (size_t i = 0; i < CLT_COUNT_OF(commands); i++)

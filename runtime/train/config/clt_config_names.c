@@ -36,6 +36,15 @@ static const char *with_run_name(clt_config *c, const char *s) {
     return own(c, out.s);
 }
 
+/* Whether a run writes this file of its save_folder itself. */
+static bool is_of_the_run(const char *name) {
+    static const char *const files[] = {"metrics.jsonl", "log.txt", "config.yaml", "run.lock",
+                                        "predictions.json"};
+    for (size_t i = 0; i < CLT_COUNT_OF(files); i++)
+        if (!strcmp(name, files[i])) return true;
+    return false;
+}
+
 static clt_status check_paths(clt_schema_reader *r, const clt_config *c) {
     const struct {
         const char *key, *path;
@@ -50,10 +59,15 @@ static clt_status check_paths(clt_schema_reader *r, const clt_config *c) {
     const struct {
         const char *key, *name;
     } names[] = {{"save_filename", c->save_filename}, {"save_latest_filename", c->save_latest_filename}};
-    for (size_t i = 0; i < CLT_COUNT_OF(names); i++)
+    for (size_t i = 0; i < CLT_COUNT_OF(names); i++) {
         if (!*names[i].name || strchr(names[i].name, '/') || names[i].name[0] == '.')
             return clt_schema_fail(r, names[i].key, "is '%.80s': it must be a plain name inside save_folder",
                                    names[i].name);
+        if (is_of_the_run(names[i].name))
+            return clt_schema_fail(r, names[i].key,
+                                   "is '%s': a run has a file of its own with this name in save_folder",
+                                   names[i].name);
+    }
     return CLT_OK;
 }
 

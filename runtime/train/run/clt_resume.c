@@ -131,6 +131,25 @@ static clt_status check_complete(const clt_run *r, clt_weight_source *src, const
                      clt_weight_source_path(src));
 }
 
+/* Prints which settings of the checkpoint's model this one has otherwise: tensors may have the same shapes.
+ */
+static void tell_model(const clt_run *r, clt_weight_source *src) {
+    const char *text = clt_weight_source_checkpoint(src) ? clt_weight_source_model(src) : NULL, *key;
+    json_t *was = text ? json_loads(text, 0, NULL) : NULL, *is = clt_model_config_to_json(r->cfg->model),
+           *value;
+    json_object_foreach(was ? is : NULL, key, value) {
+        enum { STYLE = JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15) };
+        json_t *old = json_object_get(was, key);
+        if (!old || json_equal(old, value)) continue;
+        char *a = json_dumps(value, STYLE), *b = json_dumps(old, STYLE);
+        clt_info("  the weights are of a model with %s %s, this one has %s", key, b, a);
+        clt_free(a);
+        clt_free(b);
+    }
+    json_decref(was);
+    json_decref(is);
+}
+
 /* Tensor i of the source, as the model needs it. */
 static clt_status resample(const clt_run *r, clt_weight_source *src, int i, const clt_ckpt_tensor *t,
                            int entry) {
@@ -177,6 +196,7 @@ clt_status clt_run_load(clt_run *r, const char *path, bool resume, bool own) {
     clt_status st = clt_weight_source_open(path, &src);
     if (st == CLT_OK) st = clt_model_weight_map(c->model, clt_engine_table(r->engine), &map);
     if (st == CLT_OK) st = clt_weight_source_use_map(src, clt_engine_table(r->engine), map, opt);
+    if (st == CLT_OK && !resume) tell_model(r, src);
     if (st == CLT_OK && !resume) st = resample_all(r, src);
     if (st == CLT_OK && resume) st = check_complete(r, src, opt);
     if (st == CLT_OK && opt && (opt->ignore_count || opt->loose)) /* what the load may leave */
