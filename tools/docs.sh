@@ -91,6 +91,8 @@ rules() {
   its precision at a resume, since checkpoints always hold the fp32 weights and moments.
 - The learning rate of step s (from 1) is `lr * alpha` at the time after max(s - 2, 0) batches:
   Composer steps its schedulers before it counts the batch, so steps 1 and 2 both use time 0.
+  `timm_cosine` is at the time after s - 1 batches, as in timm; DeepSpeed's schedules count the
+  steps that were not skipped ([deepspeed.md](deepspeed.md)).
   `t_max` must not end before `max_duration`. `t_warmup` and `t_max` must have the same unit after
   `dur` and epochs have been converted to batches, samples or tokens.
 - `dataset.max_seq_len` of every loader is `max_seq_len`, which is at most `model.max_seq_len`.
