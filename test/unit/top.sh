@@ -42,7 +42,7 @@ LC_ALL=C.UTF-8 "$cltrain" top "$hostile" >"$log" 2>&1 && grep -q 'run?\[2J??*x' 
 report "control characters in the names of a run and of a loader" $?
 "$cltrain" top "$tmp" >"$log" 2>&1
 code=$?
-[ $code = 65 ] && grep -q "metrics.jsonl does not exist" "$log"
+[ $code = 74 ] && grep -q "metrics.jsonl does not exist" "$log"
 report "no run: exit $code" $?
 
 cat >"$tmp/live.py" <<'PY'

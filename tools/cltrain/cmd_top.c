@@ -84,7 +84,7 @@ static clt_status print_once(followed *f) {
     clt_str out = {0};
     const top_screen s = {.columns = PLAIN_COLUMNS, .utf8 = is_utf8()};
     CLT_TRY(look(f, &changed));
-    if (!changed) return clt_error(CLT_BAD_DATA, "%s does not exist: is this the folder of a run?", f->path);
+    if (!changed) return clt_error(CLT_IO, "%s does not exist: is this the folder of a run?", f->path);
     draw(f, &s, &out);
     fputs(out.s, stdout);
     clt_str_free(&out);

@@ -53,7 +53,7 @@ static clt_status check_sizes(clt_schema_reader *r, const char *path, const raw_
         int64_t v, most;
     } size[] = {{"image_size", c->image_size, 1 << 14}, {"patch_size", c->patch_size, c->image_size},
                 {"width", c->width, 1 << 20},           {"depth", c->depth, CLT_MPT_MAX_LAYERS},
-                {"heads", c->heads, c->width},          {"classes", c->classes, 1 << 24}};
+                {"heads", c->heads, c->width},          {"classes", c->classes, (1 << 24) - 1}};
     for (size_t i = 0; i < CLT_COUNT_OF(size); i++) {
         char why[64];
         snprintf(why, sizeof why, "it must be between 1 and %lld", (long long)size[i].most);
