@@ -500,8 +500,8 @@ static clt_status verify_sample(clt_mds *m, int64_t sample, int64_t vocab_size) 
     return CLT_OK;
 }
 
-clt_status clt_mds_verify(clt_mds *m, int64_t vocab_size, clt_mds_progress *progress, void *user,
-                          size_t *bad_shards) {
+clt_status clt_mds_verify(clt_mds *m, int64_t vocab_size, const clt_mds_watch *watch, size_t *bad_shards) {
+    const clt_mds_watch w = watch ? *watch : (clt_mds_watch){0};
     clt_status first = CLT_OK;
     *bad_shards = 0;
     m->s.check_all = true;
@@ -511,9 +511,10 @@ clt_status clt_mds_verify(clt_mds *m, int64_t vocab_size, clt_mds_progress *prog
         clt_status st = mds_shard_use(&m->s, i);
         for (int64_t k = 0; k < s->samples && st == CLT_OK; k++) {
             st = verify_sample(m, s->first + k, vocab_size);
-            if (progress && k % 256 == 0) progress(user, i, s->first + k);
+            if (st == CLT_OK && w.check) st = w.check(w.user, s->first + k);
+            if (w.progress && k % 256 == 0) w.progress(w.user, i, s->first + k);
         }
-        if (progress) progress(user, i + 1, s->first + s->samples);
+        if (w.progress) w.progress(w.user, i + 1, s->first + s->samples);
         if (st == CLT_OK) continue;
         if (first == CLT_OK) first = st;
         ++*bad_shards;

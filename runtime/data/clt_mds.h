@@ -93,14 +93,19 @@ typedef struct {
  * CLT_BAD_CONFIG: the samples hold none. */
 clt_status clt_mds_get_picture(clt_mds *m, int64_t sample, clt_mds_picture *out);
 
-/* Called at intervals with the number of shards and samples that are done. */
-typedef void clt_mds_progress(void *user, size_t shards_done, int64_t samples_done);
+/* What clt_mds_verify calls; members may be NULL. */
+typedef struct {
+    /* at intervals, with the number of shards and samples that are done */
+    void (*progress)(void *user, size_t shards_done, int64_t samples_done);
+    /* for each sample: what this file does not know, such as whether a picture can be decoded */
+    clt_status (*check)(void *user, int64_t sample);
+    void *user;
+} clt_mds_watch;
 
 /* Verifies header, every offset, all checksums and every sample (ids against vocab_size when > 0). Continues
  * with the next shard after a fault; returns the first fault's status, *bad_shards is how many shards have
- * one. */
-clt_status clt_mds_verify(clt_mds *m, int64_t vocab_size, clt_mds_progress *progress, void *user,
-                          size_t *bad_shards);
+ * one. watch may be NULL. */
+clt_status clt_mds_verify(clt_mds *m, int64_t vocab_size, const clt_mds_watch *watch, size_t *bad_shards);
 
 /* --- writing --- */
 

@@ -238,7 +238,7 @@ static clt_status verify_set(void) {
     clt_mds *m;
     size_t bad;
     CLT_TRY(clt_mds_open(set, NULL, &m));
-    clt_status st = clt_mds_verify(m, 0, NULL, NULL, &bad);
+    clt_status st = clt_mds_verify(m, 0, NULL, &bad);
     clt_mds_close(m);
     return st;
 }

@@ -120,7 +120,7 @@ static void fuzz_read(clt_mds *m) {
     }
     clt_str_free(&text);
     clt_str_free(&picture.bytes);
-    clt_mds_verify(m, 0, NULL, NULL, &bad);
+    clt_mds_verify(m, 0, NULL, &bad);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

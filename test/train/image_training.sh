@@ -158,8 +158,15 @@ assert damaged.count("<figure") == n - 1 and "<i>" not in damaged and "&lt;i&gt;
 PY
 report "the report shows them" $?
 
-# A picture that is damaged ends the run with its name.
-mkdir -p "$tmp/set/a" && cp "$images/bad/truncated.jpg" "$images/files/rgb.png" "$tmp/set/a"
+# data verify decodes pictures.
+"$cltrain" data verify "$images/mds/jpeg" >"$log" 2>&1 && grep -q "good: 3 shards, 14 samples" "$log"
+report "good pictures" $?
+"$cltrain" data verify "$images/mds/jpeg" --max-image-pixels 10 >"$log" 2>&1
+[ $? = 65 ] && grep -q "^error: sample 0 of .*above the limit of 10 pixels" "$log" && grep -q "bad: 3 of 3 shards" "$log"
+report "pictures that cannot be decoded" $?
+
+# A picture that is damaged ends the run with its name; what a fetch left is no class.
+mkdir -p "$tmp/set/a" "$tmp/set/.fetch" && cp "$images/bad/truncated.jpg" "$images/files/rgb.png" "$tmp/set/a"
 "$cltrain" train --device pocl "${conf[@]}" train_loader.dataset.local="$tmp/set" global_train_batch_size=2 \
     eval_loader=null cltrain.exact_lanes=2 >"$log" 2>&1
 [ $? = 65 ] && grep -q "set/a/truncated.jpg .*the JPEG data end early" "$log"

@@ -50,7 +50,7 @@ static void check_set(const char *name) {
     assert_int_equal(clt_mds_get_text(m, 0, &text), CLT_BAD_CONFIG);
     assert_non_null(strstr(clt_last_error(), "loader image"));
     clt_error_quiet(false);
-    assert_int_equal(clt_mds_verify(m, 0, NULL, NULL, &bad), CLT_OK);
+    assert_int_equal(clt_mds_verify(m, 0, NULL, &bad), CLT_OK);
     clt_image_free(&image);
     clt_str_free(&p.bytes);
     clt_mds_close(m);
@@ -134,6 +134,24 @@ static void folders_sort_by_whole_path(void **state) {
     assert_int_equal(clt_io_remove_tree(root), CLT_OK);
 }
 
+/* A class may be called like a picture, and a picture beside the classes is none. */
+static void classes_may_have_a_dot(void **state) {
+    (void)state;
+    static const char *const want[] = {"a.png", "b", "c.tif"};
+    char root[] = "/tmp/clt_folder_XXXXXX";
+    assert_non_null(mkdtemp(root));
+    touch(root, "c.tif/3.png"), touch(root, "a.png/1.jpg"), touch(root, "b/2.png"), touch(root, "loose.png");
+    clt_image_folder *f;
+    assert_int_equal(clt_image_folder_open(root, &f), CLT_OK);
+    assert_int_equal(clt_image_folder_classes(f), CLT_COUNT_OF(want));
+    for (int32_t i = 0; i < (int32_t)CLT_COUNT_OF(want); i++) {
+        assert_string_equal(clt_image_folder_class(f, i), want[i]);
+        assert_int_equal(clt_image_folder_label(f, i), i);
+    }
+    clt_image_folder_close(f);
+    assert_int_equal(clt_io_remove_tree(root), CLT_OK);
+}
+
 static void circles_of_links_end(void **state) {
     (void)state;
     char root[] = "/tmp/clt_folder_XXXXXX";
@@ -151,6 +169,7 @@ int main(void) {
         cmocka_unit_test(mds_sets_have_streamings_samples),
         cmocka_unit_test(folders_have_torchvisions_samples),
         cmocka_unit_test(folders_sort_by_whole_path),
+        cmocka_unit_test(classes_may_have_a_dot),
         cmocka_unit_test(circles_of_links_end),
     };
     if (clt_image_check_build() != CLT_OK) return 0; /* built with IMAGES=0 */

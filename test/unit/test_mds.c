@@ -83,7 +83,7 @@ static void check_set(const char *set, const clt_mds_params *p) {
             check_text(m, s);
     }
     size_t bad = 99;
-    assert_int_equal(clt_mds_verify(m, 0, NULL, NULL, &bad), CLT_OK);
+    assert_int_equal(clt_mds_verify(m, 0, NULL, &bad), CLT_OK);
     assert_int_equal(bad, 0);
     clt_mds_close(m);
     json_decref(want);
@@ -172,7 +172,7 @@ static void check_beside(const char *dir, clt_status want, const char *text) {
     assert_int_equal(clt_mds_open(dir, NULL, &m), CLT_OK);
     clt_mds_shard_info(m, 0, &s);
     assert_string_equal(s.file, "shard.00000.mds");
-    assert_int_equal(clt_mds_verify(m, 0, NULL, NULL, &bad), want);
+    assert_int_equal(clt_mds_verify(m, 0, NULL, &bad), want);
     assert_int_equal(bad, want != CLT_OK);
     if (text) assert_non_null(strstr(clt_last_error(), text));
     clt_mds_close(m);
@@ -216,7 +216,7 @@ static void test_raw_beside_gz(void **state) {
     json_t *want = golden_load(SETS "tokens_i32_gz/samples.json"), *list = json_object_get(want, "list");
     for (size_t i = 0; i < json_array_size(list); i++)
         check_tokens(m, json_array_get(list, i), "tokens_i32_gz");
-    assert_int_equal(clt_mds_verify(m, 0, NULL, NULL, &bad), CLT_OK);
+    assert_int_equal(clt_mds_verify(m, 0, NULL, &bad), CLT_OK);
     clt_mds_close(m);
     json_decref(want);
     clt_io_remove_tree(dir);
@@ -326,7 +326,7 @@ static void check_damaged(json_t *c) {
     size_t bad;
     st = clt_mds_open(dir, NULL, &m);
     if (st == CLT_OK) {
-        st = clt_mds_verify(m, 2000, NULL, NULL, &bad);
+        st = clt_mds_verify(m, 2000, NULL, &bad);
         assert_true(bad >= 1);
         clt_mds_close(m);
     }
@@ -465,7 +465,7 @@ static void test_rewrite_zstd(void **state) {
     size_t bad;
     assert_int_equal(clt_mds_open(a, &(clt_mds_params){.validate_hash = "sha3_512"}, &m), CLT_OK);
     assert_int_equal(clt_mds_num_shards(m), 2);
-    assert_int_equal(clt_mds_verify(m, 0, NULL, NULL, &bad), CLT_OK);
+    assert_int_equal(clt_mds_verify(m, 0, NULL, &bad), CLT_OK);
     clt_mds_close(m);
     copy_set(a, b, &(clt_mds_writer_params){.size_limit = 4000});
     json_t *want = golden_load(SETS "tokens_i32_zstd19/samples.json"), *list = json_object_get(want, "list");

@@ -5,6 +5,7 @@
 #include "runtime/base/clt_json.h"
 #include "runtime/base/clt_options.h"
 #include "runtime/data/clt_mds.h"
+#include "runtime/data/image/clt_image.h"
 #include "runtime/data/clt_tokenizer.h"
 #include "runtime/data/clt_utf8.h"
 #include "tools/cltrain/commands.h"
@@ -221,18 +222,49 @@ static int data_show(int argc, char **argv) {
 
 /* --- verify --- */
 
+typedef struct {
+    clt_mds *m;
+    int64_t max_pixels;
+    clt_mds_picture taken;
+    clt_image decoded;
+} verifying;
+
 static void verify_progress(void *user, size_t shards, int64_t samples) {
-    const clt_mds *m = user;
+    const clt_mds *m = ((verifying *)user)->m;
     clt_progress(false, "%s: shard %zu of %zu, sample %lld of %lld", clt_mds_dir(m), shards,
                  clt_mds_num_shards(m), (long long)samples, (long long)clt_mds_num_samples(m));
 }
 
-static clt_status verify_one(const char *dir, int64_t vocab_size, const clt_mds_params *p) {
+/* Decodes a picture as training does. */
+static clt_status verify_picture(void *user, int64_t sample) {
+    verifying *v = user;
+    const clt_mds_picture *p = &v->taken;
+    CLT_TRY(clt_mds_get_picture(v->m, sample, &v->taken));
+    if (p->label < 0) return clt_error(CLT_BAD_DATA, "%s has the label %lld", p->what, (long long)p->label);
+    return clt_image_decode(p->what, p->pil ? CLT_IMAGE_PIL : CLT_IMAGE_FILE, p->bytes.s, p->bytes.len,
+                            v->max_pixels, &v->decoded);
+}
+
+static bool can_decode(const char *dir) {
+    clt_error_quiet(true);
+    const bool can = clt_image_check_build() == CLT_OK;
+    clt_error_quiet(false);
+    if (!can) clt_warn("%s: pictures are not decoded: %s", dir, clt_last_error());
+    return can;
+}
+
+static clt_status verify_one(const char *dir, int64_t vocab_size, int64_t max_pixels,
+                             const clt_mds_params *p) {
     clt_mds *m;
     clt_str hashes = {0};
     size_t bad;
     CLT_TRY(clt_mds_open(dir, p, &m));
-    clt_status st = clt_mds_verify(m, vocab_size, verify_progress, m, &bad);
+    verifying v = {.m = m, .max_pixels = max_pixels};
+    const bool pictures = clt_mds_has_pictures(m) && can_decode(dir);
+    const clt_mds_watch watch = {verify_progress, pictures ? verify_picture : NULL, &v};
+    clt_status st = clt_mds_verify(m, vocab_size, &watch, &bad);
+    clt_str_free(&v.taken.bytes);
+    clt_image_free(&v.decoded);
     clt_progress_end();
     print_hashes(m, &hashes, "");
     if (st == CLT_OK)
@@ -248,31 +280,35 @@ static clt_status verify_one(const char *dir, int64_t vocab_size, const clt_mds_
 
 static int data_verify(int argc, char **argv) {
     const int64_t none = INT64_MIN;
-    int64_t vocab_size = none;
+    int64_t vocab_size = none, max_pixels = CLT_IMAGE_PIXELS_MOST;
     clt_mds_params p = {0};
     const clt_option options[] = {
         {"vocab-size", 0, CLT_OPT_INT, &vocab_size, "N", "every token id must be below N"},
+        {"max-image-pixels", 0, CLT_OPT_INT, &max_pixels, "N",
+         "of a picture, as dataset.max_image_pixels (default 67108864)"},
         {"token-encoding-type", 0, CLT_OPT_STR, &p.token_encoding_type, "TYPE",
          "element type of 'bytes' columns (default int64)"},
     };
-    const clt_command command = {
-        .name = "cltrain data verify",
-        .usage = "DIR... [--vocab-size N]",
-        .summary = "verifies every shard, offset, checksum and sample; exit code 65 if one is wrong",
-        .examples = "  cltrain data verify data\n"
-                    "  cltrain data verify data/train --vocab-size 50368\n",
-        .options = options,
-        .n_options = CLT_COUNT_OF(options)};
+    const clt_command command = {.name = "cltrain data verify",
+                                 .usage = "DIR... [--vocab-size N]",
+                                 .summary = "verifies every shard, offset, checksum and sample, and decodes "
+                                            "pictures; exit code 65 if one is wrong",
+                                 .examples = "  cltrain data verify data\n"
+                                             "  cltrain data verify data/train --vocab-size 50368\n",
+                                 .options = options,
+                                 .n_options = CLT_COUNT_OF(options)};
     clt_strv rest = {0}, dirs = {0};
     int code = clt_options_parse(&command, argc, argv, &rest);
     if (code < 0 && rest.n == 0) code = clt_options_fail(&command, "name a dataset folder");
     if (code < 0 && vocab_size != none && vocab_size < 1)
         code = clt_options_fail(&command, "--vocab-size must be at least 1");
+    if (code < 0 && max_pixels < 1)
+        code = clt_options_fail(&command, "--max-image-pixels must be at least 1");
     if (code < 0) {
         clt_status st = CLT_OK;
         for (size_t i = 0; i < rest.n && st == CLT_OK; i++) st = find_datasets(rest.v[i], &dirs);
         for (size_t i = 0; i < dirs.n; i++) {
-            clt_status one = verify_one(dirs.v[i], CLT_MAX(vocab_size, 0), &p);
+            clt_status one = verify_one(dirs.v[i], CLT_MAX(vocab_size, 0), max_pixels, &p);
             if (st == CLT_OK) st = one;
         }
         code = clt_status_exit_code(st);

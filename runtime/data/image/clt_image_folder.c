@@ -33,13 +33,14 @@ static const char *const decoded[] = {".jpg", ".jpeg", ".png", NULL}, *const oth
 
 /* --- listing --- */
 
-/* The classes, or the folders below one: the names in `path` that are folders. A name with the suffix of a
- * picture is not looked at, which saves a million requests. */
-static clt_status list_folders(const char *path, clt_strv *out) {
+/* The classes (all), or the folders below one: the names in `path` that are folders. Below a class a name
+ * with the suffix of a picture is not looked at, which saves a million requests. */
+static clt_status list_folders(const char *path, bool all, clt_strv *out) {
     clt_strv names = {0};
     clt_status st = clt_io_list(path, &names);
     for (size_t i = 0; i < names.n && st == CLT_OK; i++) {
-        if (ends_in(names.v[i], decoded) || ends_in(names.v[i], others)) continue;
+        if (!strcmp(names.v[i], ".fetch")) continue; /* where shards arrive (clt_fetch.h) */
+        if (!all && (ends_in(names.v[i], decoded) || ends_in(names.v[i], others))) continue;
         char *full = clt_path_join(path, names.v[i]);
         if (clt_io_is_dir(full)) clt_strv_add(out, names.v[i]);
         clt_free(full);
@@ -57,7 +58,7 @@ static clt_status walk(const clt_image_folder *f, const char *below, int depth, 
         return CLT_STOPPED;
     }
     clt_strv_add(out, below);
-    clt_status st = depth < MOST_DEPTH ? list_folders(full, &names)
+    clt_status st = depth < MOST_DEPTH ? list_folders(full, false, &names)
                                        : clt_error(CLT_BAD_DATA,
                                                    "%s: folders are nested more than %d deep, "
                                                    "or a link makes a circle",
@@ -125,7 +126,7 @@ static clt_status add_class(clt_image_folder *f, int32_t label) {
 }
 
 static clt_status read_all(clt_image_folder *f) {
-    CLT_TRY(list_folders(f->root, &f->classes));
+    CLT_TRY(list_folders(f->root, true, &f->classes));
     if (f->classes.n == 0)
         return clt_error(CLT_BAD_DATA,
                          "%s has neither an index.json (MDS shards) nor a folder for each class", f->root);
