@@ -116,8 +116,10 @@ report "a run of images counts images, under Composer's names" $?
 report "metrics of text are refused" $?
 
 # Every evaluation leaves pictures with predictions: the same file for any ranks, batches and stages; the report has them.
-mkdir -p "$tmp/val"/{first,second}
-cp "$images"/imagefolder/train/{bee,Zebra}/* "$tmp/val/first" && cp "$images"/imagefolder/train/9/* "$tmp/val/second"
+# A name that is no UTF-8 is repaired.
+second=$tmp/val/$'second\xe9'
+mkdir -p "$tmp/val/first" "$second"
+cp "$images"/imagefolder/train/{bee,Zebra}/* "$tmp/val/first" && cp "$images"/imagefolder/train/9/* "$second"
 for eval in all:"$tmp/val" some:"$images/imagefolder/train"; do
     set -- "${eval%%:*}" max_duration=3ba eval_loader.dataset.local="${eval#*:}"
     run "$1" 1 imagefolder/train "${@:2}"
@@ -130,8 +132,9 @@ done
 python3 - "$tmp" "$images/imagefolder/train" >"$log" 2>&1 <<'PY'
 import base64, json, pathlib, struct, sys
 def check(run, folder):
-    classes = sorted(p.name for p in folder.iterdir() if p.is_dir())
-    labels = [i for i, c in enumerate(classes) for p in folder.joinpath(c).rglob("*") if p.suffix in (".png", ".jpg")]
+    folders = sorted(p.name for p in folder.iterdir() if p.is_dir())
+    classes = [c.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for c in folders]
+    labels = [i for i, c in enumerate(folders) for p in folder.joinpath(c).rglob("*") if p.suffix in (".png", ".jpg")]
     n = min(8, len(labels))
     o = json.loads((run / "predictions.json").read_text())
     page = (run / "report.html").read_text()

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "runtime/base/clt_json.h"
+#include "runtime/data/clt_utf8.h"
 #include "runtime/data/image/clt_image_write.h"
 #include "runtime/train/run/clt_run.h"
 
@@ -100,9 +101,14 @@ static void add_base64(clt_str *out, const uint8_t *x, size_t n) {
 static void add_class(const gallery *g, const char *key, int32_t label, clt_str *out) {
     const char *name = clt_loader_class_name(g->loader, label);
     char number[16];
+    clt_str text = {0};
     snprintf(number, sizeof number, "%d", label);
+    if (!name) name = number;
+    clt_str_add(&text, "");
+    clt_utf8_repair(name, strlen(name), &text); /* a folder may have any name */
     clt_str_addf(out, ",\"%s\":%d,\"%s_name\":", key, label, key);
-    clt_json_escape(out, name ? name : number);
+    clt_json_escape(out, text.s);
+    clt_str_free(&text);
 }
 
 static clt_status add_picture(const gallery *g, const shown *s, clt_str *out) {
