@@ -23,9 +23,9 @@ static const struct {
     {"uint64", MDS_U64, 8},  {"int64", MDS_I64, 8},  {"float64", MDS_F64, 8},
 };
 
-static const char *const picture_encodings[] = {"pil", "jpeg", "png", "jpeg_array", "jpegarray"};
-static const char *const variable_encodings[] = {"str_int",   "str_float",  "str_decimal",
-                                                 "list[pil]", "list[jpeg]", "list[png]"};
+static const char *const picture_encodings[] = {"pil", "jpeg", "png"};
+static const char *const variable_encodings[] = {"str_int",   "str_float", "str_decimal", "jpeg_array",
+                                                 "jpegarray", "list[pil]", "list[jpeg]",  "list[png]"};
 
 int64_t mds_dtype_size(int dtype) {
     for (size_t i = 0; i < CLT_COUNT_OF(dtypes); i++)
