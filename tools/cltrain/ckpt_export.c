@@ -265,7 +265,6 @@ static void remove_other_forms(const job *j, bool universal) {
         if (path && clt_io_is_file(path)) clt_io_try_unlink(path);
         clt_free(path);
     }
-    remove_other_shards(j, universal);
 }
 
 static clt_status export_to(clt_weight_source *s, const char *out, const export_options *opt) {
@@ -282,6 +281,7 @@ static clt_status export_to(clt_weight_source *s, const char *out, const export_
         st = opt->universal ? ckpt_export_universal(&j.w, out, opt->prefix, opt->overwrite)
                             : write_weights(&j);
     if (st == CLT_OK) remove_other_forms(&j, opt->universal);
+    if (st == CLT_OK && opt->overwrite) remove_other_shards(&j, opt->universal);
     if (st == CLT_OK) st = write_config(&j);
     if (st == CLT_OK) st = write_other_files(&j, opt->files);
     if (st == CLT_OK)
