@@ -179,7 +179,8 @@ void clt_json_escape(clt_str *b, const char *s) {
     clt_str_add(b, "\"");
 }
 
-void clt_json_add_number(clt_str *b, const char *format, double v) {
+void clt_json_add_number(clt_str *b, const char *key, double v, const char *format) {
+    clt_str_addf(b, ",\"%s\":", key);
     if (isfinite(v))
         clt_str_addf(b, format, v);
     else

@@ -39,8 +39,8 @@ clt_status clt_json_get_arr(json_t *o, const char *key, const char *what, json_t
 /* Appends s, which must be UTF-8 and is not checked, as a JSON string with quotes and escapes. */
 void clt_json_escape(clt_str *b, const char *s);
 
-/* Appends a number in this printf format; null if it is not finite, because JSON has no such number. */
-void clt_json_add_number(clt_str *b, const char *format, double v);
+/* Appends ,"key":v in this printf format; null if v is not finite, because JSON has no such number. */
+void clt_json_add_number(clt_str *b, const char *key, double v, const char *format);
 
 /* A finite double as decimal text with the fewest significant digits that parse to the same double, in
  * PyYAML's form ("0.1", "600.0", "1.0e-08"). buf has at least 32 bytes; returns buf. */

@@ -348,8 +348,8 @@ static bool run_fast(int d, clt_ops *ops, const clt_variant *v, const product_ca
     return takes_it;
 }
 
-/* Every row of numerics fast of every device, of which each takes at least `least` cases; how many rows. */
-static int run_fast_rows(const product_case *cases, size_t n_cases, int least) {
+/* Every row of numerics fast of every device, of which each takes at least `least` cases. */
+static void run_fast_rows(const product_case *cases, size_t n_cases, int least) {
     int rows = 0;
     for (int d = 0; d < tu_device_count(); d++) {
         clt_ops *ops = tu_fast_ops(d);
@@ -365,7 +365,7 @@ static int run_fast_rows(const product_case *cases, size_t n_cases, int least) {
         }
         clt_ops_destroy(ops);
     }
-    return rows;
+    if (!rows) printf("skip: no device has a fast row of gemm_fp8\n");
 }
 
 static void fast_rows_are_near(void **state) {
@@ -400,7 +400,7 @@ static void fast_rows_are_near(void **state) {
         {2100, 2052, 272, .residual = true, .finite = true, .aligned = true},
         {2100, 2056, 528, .out = CLT_BF16, .finite = true, .aligned = true},
         {2100, 2056, 1040, CLT_FP8_E5M2, .split = true, .out = CLT_BF16, .finite = true, .aligned = true}};
-    if (!run_fast_rows(cases, CLT_COUNT_OF(cases), 2)) printf("skip: no device has a fast row of gemm_fp8\n");
+    run_fast_rows(cases, CLT_COUNT_OF(cases), 2);
 }
 
 /* --- random cases --- */

@@ -125,10 +125,10 @@ static void test_limit(void **state) {
 static void test_numbers(void **state) {
     clt_str b = {0};
     (void)state;
-    clt_json_add_number(&b, "%.3g,", 0.5);
-    clt_json_add_number(&b, "%.3g", HUGE_VAL);
-    clt_json_add_number(&b, "%.3g", NAN);
-    assert_string_equal(b.s, "0.5,nullnull");
+    clt_json_add_number(&b, "a", 0.5, "%.3g");
+    clt_json_add_number(&b, "b", HUGE_VAL, "%.3g");
+    clt_json_add_number(&b, "c", NAN, "%.3g");
+    assert_string_equal(b.s, ",\"a\":0.5,\"b\":null,\"c\":null");
     clt_str_free(&b);
 }
 

@@ -5,9 +5,9 @@
 #include "runtime/base/clt_json.h"
 #include "runtime/base/clt_options.h"
 #include "runtime/data/clt_mds.h"
-#include "runtime/data/image/clt_image.h"
 #include "runtime/data/clt_tokenizer.h"
 #include "runtime/data/clt_utf8.h"
+#include "runtime/data/image/clt_image.h"
 #include "tools/cltrain/commands.h"
 #include "tools/cltrain/data_commands.h"
 

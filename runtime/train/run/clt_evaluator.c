@@ -47,20 +47,15 @@ clt_status clt_run_eval_loader(clt_run *r, int index, clt_eval_row *row) {
     return CLT_OK;
 }
 
-static void add_number(clt_str *b, const char *key, double v) {
-    clt_str_addf(b, ",\"%s\":", key);
-    clt_json_add_number(b, "%.9g", v);
-}
-
 static void print_json(const clt_model_terms *terms, const clt_eval_row *row) {
     clt_str b = {0};
     clt_str_add(&b, "{\"label\":");
     clt_json_escape(&b, row->label);
     clt_str_addf(&b, ",\"batch\":%lld", (long long)row->batch);
-    add_number(&b, "eval_loss", row->loss);
-    if (terms->perplexity) add_number(&b, "eval_perplexity", row->perplexity);
-    add_number(&b, "eval_accuracy", row->accuracy);
-    if (terms->accuracy5) add_number(&b, "eval_accuracy_top5", row->accuracy5);
+    clt_json_add_number(&b, "eval_loss", row->loss, "%.9g");
+    if (terms->perplexity) clt_json_add_number(&b, "eval_perplexity", row->perplexity, "%.9g");
+    clt_json_add_number(&b, "eval_accuracy", row->accuracy, "%.9g");
+    if (terms->accuracy5) clt_json_add_number(&b, "eval_accuracy_top5", row->accuracy5, "%.9g");
     printf("%s,\"samples\":%lld}\n", b.s, (long long)row->samples);
     clt_str_free(&b);
 }

@@ -134,10 +134,13 @@ static clt_status check_complete(const clt_run *r, clt_weight_source *src, const
 /* Prints which settings of the checkpoint's model this one has otherwise: tensors may have the same shapes.
  */
 static void tell_model(const clt_run *r, clt_weight_source *src) {
+    enum { MAX_DEPTH = 32 };
     const char *text = clt_weight_source_checkpoint(src) ? clt_weight_source_model(src) : NULL, *key;
-    json_t *was = text ? json_loads(text, 0, NULL) : NULL, *is = clt_model_config_to_json(r->cfg->model),
-           *value;
-    json_object_foreach(was ? is : NULL, key, value) {
+    json_t *was = NULL, *is, *value;
+    if (!text || clt_json_parse(text, strlen(text), MAX_DEPTH, "the checkpoint's model", &was) != CLT_OK)
+        return;
+    is = clt_model_config_to_json(r->cfg->model);
+    json_object_foreach(is, key, value) {
         enum { STYLE = JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15) };
         json_t *old = json_object_get(was, key);
         if (!old || json_equal(old, value)) continue;

@@ -1,6 +1,5 @@
 /* metrics.jsonl in the run's folder, and the callback of a program that embeds the library: one JSON object
  * for each step, evaluation and event. */
-#include <math.h>
 #include <string.h>
 
 #include "runtime/base/clt_json.h"
@@ -33,11 +32,6 @@ static clt_status jsonl_close(void *state) {
     return st;
 }
 
-static void number(clt_str *b, const char *key, double v, const char *fmt) {
-    clt_str_addf(b, ",\"%s\":", key);
-    clt_json_add_number(b, fmt, v);
-}
-
 /* Closes the row's JSON object, passes it to callback and file, and frees it. */
 static clt_status write_row(const jsonl *j, clt_str *row) {
     clt_status st = CLT_OK;
@@ -56,15 +50,15 @@ static clt_status jsonl_step(void *state, const clt_sink_step *s) {
     clt_str_addf(&b, "{\"batch\":%lld,\"epoch\":%lld,\"sample\":%lld", (long long)r->after.batch,
                  (long long)r->after.epoch, (long long)r->after.sample);
     if (!by_sample) clt_str_addf(&b, ",\"token\":%lld", (long long)r->after.token);
-    number(&b, "loss", r->loss, "%.9g");
-    number(&b, "lr", r->lr, "%.9g");
-    number(&b, "grad_norm", (double)r->grad_norm, "%.9g");
-    if (r->loss_scale > 0) number(&b, "loss_scale", r->loss_scale, "%.9g");
-    number(&b, "step_seconds", r->step_seconds, "%.6f");
-    number(&b, by_sample ? "samples_per_sec" : "tokens_per_sec", r->units_per_second, "%.2f");
-    number(&b, "flops_per_sec", r->flops_per_second, "%.6g");
-    if (r->mfu > 0) number(&b, "mfu", r->mfu, "%.5f");
-    if (r->stall_seconds >= 0) number(&b, "data_stall_seconds", r->stall_seconds, "%.3f");
+    clt_json_add_number(&b, "loss", r->loss, "%.9g");
+    clt_json_add_number(&b, "lr", r->lr, "%.9g");
+    clt_json_add_number(&b, "grad_norm", (double)r->grad_norm, "%.9g");
+    if (r->loss_scale > 0) clt_json_add_number(&b, "loss_scale", r->loss_scale, "%.9g");
+    clt_json_add_number(&b, "step_seconds", r->step_seconds, "%.6f");
+    clt_json_add_number(&b, by_sample ? "samples_per_sec" : "tokens_per_sec", r->units_per_second, "%.2f");
+    clt_json_add_number(&b, "flops_per_sec", r->flops_per_second, "%.6g");
+    if (r->mfu > 0) clt_json_add_number(&b, "mfu", r->mfu, "%.5f");
+    if (r->stall_seconds >= 0) clt_json_add_number(&b, "data_stall_seconds", r->stall_seconds, "%.3f");
     clt_str_addf(&b, ",\"device_memory_bytes\":%llu", (unsigned long long)r->device_memory);
     return write_row(state, &b);
 }
@@ -78,11 +72,11 @@ static clt_status jsonl_eval(void *state, const clt_sink_eval *e) {
         clt_str_add(&b, ",\"label\":");
         clt_json_escape(&b, r->label);
     }
-    number(&b, "eval_loss", r->loss, "%.9g");
-    if (terms->perplexity) number(&b, "eval_perplexity", r->perplexity, "%.9g");
-    number(&b, "eval_accuracy", r->accuracy, "%.9g");
-    if (terms->accuracy5) number(&b, "eval_accuracy_top5", r->accuracy5, "%.9g");
-    number(&b, "eval_seconds", r->seconds, "%.3f");
+    clt_json_add_number(&b, "eval_loss", r->loss, "%.9g");
+    if (terms->perplexity) clt_json_add_number(&b, "eval_perplexity", r->perplexity, "%.9g");
+    clt_json_add_number(&b, "eval_accuracy", r->accuracy, "%.9g");
+    if (terms->accuracy5) clt_json_add_number(&b, "eval_accuracy_top5", r->accuracy5, "%.9g");
+    clt_json_add_number(&b, "eval_seconds", r->seconds, "%.3f");
     return write_row(state, &b);
 }
 
@@ -99,7 +93,7 @@ static clt_status jsonl_named(void *state, const clt_sink_named *n) {
     }
     clt_str_add(&b, "}");
     if (r->samples) clt_str_addf(&b, ",\"samples\":%lld", (long long)r->samples);
-    if (r->samples) number(&b, "eval_seconds", r->seconds, "%.3f");
+    if (r->samples) clt_json_add_number(&b, "eval_seconds", r->seconds, "%.3f");
     return write_row(state, &b);
 }
 
